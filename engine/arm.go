@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"context"
+	"net"
+
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Description is what an arm says of itself before anything runs.
+type Description struct {
+	Kind string
+	// Settings are the effective settings, defaults included, as flat text.
+	Settings map[string]string
+	// Differences travel with every number of the arm.
+	Differences []bench.Difference
+	// NotApplicable names gates that the arm lacks by its nature, each with its reason. Never set from a manifest.
+	NotApplicable map[string]string
+}
+
+// Arm is a mechanism under test. Steps know no arm; an arm supplies five verbs:
+// Mount, Provision, Dump (on Slot), Restore and Observe (on Slot and Stopped).
+//
+// All methods: ctx carries the deadline; when it is cancelled the method ends
+// every process that it started and returns ctx's error wrapped. Each owns what
+// it makes in ws.Ledger before making it.
+type Arm interface {
+	// Describe is pure.
+	Describe() Description
+	// Facts reads what the host is for this arm: kernel, tools, their digests. Errors are unknown facts.
+	Facts(ctx context.Context) []bench.Fact
+	// Mount compares the image with its pin, then mounts it read-only. ErrRefused if the pin does not hold.
+	Mount(ctx context.Context, ws *Workspace, p bench.MountParams) (Root, error)
+	// Provision makes a cold slot in a place. place is nil for a new one, else it is vacated and used again.
+	// It returns once the limits were read back and the first process of the image was started; readiness is a step of its own.
+	Provision(ctx context.Context, ws *Workspace, root Root, place Place, p bench.ProvisionParams) (Slot, error)
+	// Restore brings a checkpoint back as a stopped slot. place as in Provision: vacating it is part of the reset (sub-span "kill").
+	// A checkpoint of another image, kernel, CPU or tool version is ErrRefused with the reason.
+	Restore(ctx context.Context, ws *Workspace, root Root, cp Checkpoint, place Place, p bench.RestoreParams) (Stopped, error)
+}
+
+// Root is a mounted image.
+type Root interface {
+	// Facts: digest, how it was attached, whether the digest was cached.
+	Facts() []bench.Fact
+	// Verify compares the image with its pin again.
+	Verify(ctx context.Context) error
+	// Release is idempotent and detached from cancellation by the caller.
+	Release(ctx context.Context) error
+}
+
+// Place is where a slot is or was: its name, its directories, its cgroups.
+type Place interface {
+	Name() string
+	// Vacate ends every process in the place and proves it. Idempotent.
+	Vacate(ctx context.Context) error
+	// Release vacates and takes everything away. Idempotent; called with a context of its own.
+	Release(ctx context.Context) error
+}
+
+// Slot is a running environment.
+type Slot interface {
+	Place
+	// Dial connects to a port on the slot's own loopback interface.
+	Dial(ctx context.Context, port int) (net.Conn, error)
+	// Observe reads the aspects that were asked for; the others stay unknown. It changes nothing. An aspect that cannot be read is unknown, not an error.
+	Observe(ctx context.Context, aspects ...Aspect) Observation
+	// Dump ends the tree and seals the checkpoint. The place stays. ErrRefused, with findings, if the slot cannot be dumped as the policy asks; the slot then runs on.
+	Dump(ctx context.Context, p bench.DumpParams, guest GuestReference) (Checkpoint, Place, error)
+}
+
+// Stopped is a restored slot that has not run an instruction of the guest yet.
+type Stopped interface {
+	Place
+	Observe(ctx context.Context, aspects ...Aspect) Observation
+	// Resume lets the tree run. Not idempotent.
+	Resume(ctx context.Context) (Slot, error)
+}
+
+// GuestReference is what the guest server said last before a dump; the arm seals it into the checkpoint.
+type GuestReference struct {
+	Live   bench.LiveState
+	Canary string
+}
+
+// Checkpoint is a sealed checkpoint on disk.
+type Checkpoint struct {
+	// Dir is the absolute path of its folder.
+	Dir    string
+	Handle bench.Checkpoint
+}
+
+// Aspect names a part of an observation.
+type Aspect string
+
+// The aspects. Locks, processes and mounts are read on the host; Enclosure is everything that ties the slot to the outside.
+const (
+	AspectLimits     Aspect = "limits"
+	AspectMounts     Aspect = "mounts"
+	AspectNetwork    Aspect = "network"
+	AspectLocks      Aspect = "locks"
+	AspectProcesses  Aspect = "processes"
+	AspectEnclosure  Aspect = "enclosure"
+	AspectState      Aspect = "state"
+	AspectToolConfig Aspect = "tool-config"
+)
+
+// Observation is what an arm read of a slot.
+type Observation struct {
+	Limits    Reading[Limits]
+	Mounts    Reading[[]bench.Mount]
+	Network   Reading[bench.Network]
+	Locks     Reading[[]bench.Lock]
+	Processes Reading[[]bench.Process]
+	Enclosure Reading[[]bench.Finding]
+	State     Reading[bench.StateManifest]
+	// ToolConfig lists files and variables of the host that would change the arm's tools, such as /etc/criu/default.conf.
+	ToolConfig Reading[[]string]
+}
+
+// Limits are the bounds as the kernel enforces them, and who is under them.
+type Limits struct {
+	// VCPUs is quota over period.
+	VCPUs float64
+	// Memory and Swap in bytes; Pids a count. -1 is no limit.
+	Memory, Swap, Pids int64
+	// Tasks of the slot by host pid; Outside are those that are in another group.
+	Tasks, Outside []int
+	// Groups are the cgroup paths by controller ("" is the v2 hierarchy).
+	Groups map[string]string
+}

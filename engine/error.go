@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Sentinels that callers branch on with errors.Is.
+var (
+	// ErrRefused: a precondition does not hold; nothing was changed. A refusal is a fail with a remedy, not a crash.
+	ErrRefused = errors.New("refused")
+	// ErrUnknown: what was needed could not be learnt. It blocks.
+	ErrUnknown = errors.New("unknown")
+	// ErrDeadline: the step's time was up; what it started was ended.
+	ErrDeadline = errors.New("deadline exceeded")
+	// ErrDead: the slot or its guest server is gone.
+	ErrDead = errors.New("slot is dead")
+	// ErrUsage: the caller's words are wrong: exit code 2.
+	ErrUsage = errors.New("usage")
+)
+
+// Error is the one typed error of the project: what failed, why, what to do and where the log is.
+type Error struct {
+	// Op is verb and object: "restore checkpoint".
+	Op string
+	// Step and Arm are filled in by the executor.
+	Step, Arm string
+	// Log is the path of the log that has more.
+	Log string
+	// Hint is the remedy.
+	Hint string
+	// Err is the cause; wrap a sentinel to let callers branch.
+	Err error
+	// Findings that travel with a refusal.
+	Findings []bench.Finding
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Op)
+	if e.Err != nil {
+		b.WriteString(": ")
+		b.WriteString(e.Err.Error())
+	}
+	return b.String()
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Failure is the error as the record keeps it; nil for nil.
+func Failure(err error) *bench.Failure {
+	if err == nil {
+		return nil
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		return &bench.Failure{Op: e.Op, Text: err.Error(), Hint: e.Hint, Log: e.Log}
+	}
+	return &bench.Failure{Op: "step", Text: err.Error()}
+}

@@ -1,0 +1,76 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Workspace is what a run gives to an arm: where to put things and where to write down what is owned.
+type Workspace struct {
+	// Run is the run's directory, absolute. Checkpoints lie below it.
+	Run string
+	// Work is the run's scratch directory below the state directory, absolute, on the same file system as Run.
+	Work string
+	// State is the state directory: images, caches, tools.
+	State string
+	// ID is the run's random claim, 12 hex digits; names of cgroups and directories contain it.
+	ID       string
+	Ledger   Ledger
+	Evidence EvidenceStore
+	Log      *slog.Logger
+}
+
+// Ledger keeps what a run owns on the host. Safe for concurrent use.
+type Ledger interface {
+	// Intend writes the intent line before the side effect and returns its number.
+	Intend(kind string, claim bench.Claim) (int64, error)
+	// Bind writes the identity of what was made.
+	Bind(id int64, identity bench.Identity) error
+	// Gone writes that the thing's absence was read back. Idempotent.
+	Gone(id int64) error
+}
+
+// EvidenceStore keeps bytes by digest. Safe for concurrent use.
+type EvidenceStore interface {
+	Put(name string, data []byte) (bench.Evidence, error)
+}
+
+// Own writes an intent, makes the thing, and binds its identity. make returns
+// the identity it read back; when it fails the intent stays open, and sweep
+// looks for what may be left.
+func Own(l Ledger, kind string, claim bench.Claim, make func() (bench.Identity, error)) (int64, error) {
+	id, err := l.Intend(kind, claim)
+	if err != nil {
+		return 0, err
+	}
+	identity, err := make()
+	if err != nil {
+		return id, err
+	}
+	return id, l.Bind(id, identity)
+}
+
+type spansKey struct{}
+
+// SpanSink receives sub-spans of a step.
+type SpanSink interface {
+	Span(name string, start, end time.Time)
+}
+
+// WithSpans returns a context whose spans go to sink.
+func WithSpans(ctx context.Context, sink SpanSink) context.Context {
+	return context.WithValue(ctx, spansKey{}, sink)
+}
+
+// StartSpan starts a named part of the current step; call the result to end it.
+func StartSpan(ctx context.Context, name string) (end func()) {
+	sink, ok := ctx.Value(spansKey{}).(SpanSink)
+	if !ok {
+		return func() {}
+	}
+	start := time.Now()
+	return func() { sink.Span(name, start, time.Now()) }
+}
