@@ -54,9 +54,30 @@ func Failure(err error) *bench.Failure {
 	if err == nil {
 		return nil
 	}
+	f := &bench.Failure{Op: "step", Text: err.Error()}
 	var e *Error
 	if errors.As(err, &e) {
-		return &bench.Failure{Op: e.Op, Text: err.Error(), Hint: e.Hint, Log: e.Log}
+		f.Op, f.Hint, f.Log = e.Op, e.Hint, e.Log
 	}
-	return &bench.Failure{Op: "step", Text: err.Error()}
+	for _, c := range causes {
+		if errors.Is(err, c.err) {
+			f.Cause = c.name
+			break
+		}
+	}
+	return f
 }
+
+// causes are the sentinels that a record tells apart, the one that decides first.
+var causes = []struct {
+	err  error
+	name string
+}{{ErrDead, CauseDead}, {ErrRefused, CauseRefused}, {ErrUnknown, CauseUnknown}, {ErrDeadline, CauseDeadline}}
+
+// Causes of a failure as the record names them.
+const (
+	CauseDead     = "dead"
+	CauseRefused  = "refused"
+	CauseUnknown  = "unknown"
+	CauseDeadline = "deadline"
+)

@@ -36,6 +36,8 @@ type Ledger interface {
 // EvidenceStore keeps bytes by digest. Safe for concurrent use.
 type EvidenceStore interface {
 	Put(name string, data []byte) (bench.Evidence, error)
+	// Path is where an evidence's bytes lie.
+	Path(e bench.Evidence) string
 }
 
 // Own writes an intent, makes the thing, and binds its identity. make returns

@@ -60,7 +60,10 @@ func Main() {
 	status := os.NewFile(statusFD, "status")
 	unix.CloseOnExec(statusFD)
 	err := runStage()
-	fmt.Fprintln(status, err)
+	// A caller that reads the helper's standard error instead gives no status pipe.
+	if _, werr := fmt.Fprintln(status, err); werr != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
 	os.Exit(125)
 }
 

@@ -215,8 +215,11 @@ type ProvisionParams struct {
 
 	Guest Guest `json:"guest"`
 
-	// At the first reset of a cold rollout the place is already the slot's; it is vacated first.
 	Resources Resources `json:"resources"`
+
+	Policy CheckpointPolicy `json:"policy"`
+
+	Exclude []string `json:"exclude"`
 }
 
 // A name that may stand in a path, a cgroup or a host name.
@@ -277,6 +280,15 @@ type Resources struct {
 // A size with a binary unit: "512MiB", "1GiB", or "0".
 type Bytes string
 
+// CheckpointPolicy says what a checkpoint may hold that cannot be restored as it was.
+type CheckpointPolicy struct {
+	// Established TCP connections at the dump: refuse the dump, or close them at the restore.
+	EstablishedTCP string `json:"establishedTCP"`
+
+	// Largest unlinked file that is carried in the images.
+	GhostLimit string `json:"ghostLimit"`
+}
+
 type ReadinessParams struct {
 	Port int64 `json:"port"`
 
@@ -331,15 +343,6 @@ type DumpParams struct {
 	Canary Canary `json:"canary"`
 
 	Workload SHA256 `json:"workload"`
-}
-
-// CheckpointPolicy says what a checkpoint may hold that cannot be restored as it was.
-type CheckpointPolicy struct {
-	// Established TCP connections at the dump: refuse the dump, or close them at the restore.
-	EstablishedTCP string `json:"establishedTCP"`
-
-	// Largest unlinked file that is carried in the images.
-	GhostLimit string `json:"ghostLimit"`
 }
 
 type RestoreParams struct {
@@ -712,6 +715,9 @@ type Failure struct {
 
 	Text string `json:"text"`
 
+	// The kind of error, where it is one that decides something: a precondition did not hold, what was needed could not be learnt, the time was up, the slot is gone.
+	Cause string `json:"cause,omitempty"`
+
 	Hint string `json:"hint,omitempty"`
 
 	Log string `json:"log,omitempty"`
@@ -782,6 +788,13 @@ type Step struct {
 
 	// Ends the step and the whole process tree of what it started.
 	Deadline Duration `json:"deadline"`
+
+	// Rollout that the step belongs to, with its slot; absent for steps before and after the rollouts.
+	Rollout *int64 `json:"rollout,omitempty"`
+
+	Slot string `json:"slot,omitempty"`
+
+	Warmup bool `json:"warmup,omitempty"`
 
 	// Release steps run whatever happened.
 	Release bool `json:"release,omitempty"`

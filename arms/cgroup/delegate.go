@@ -1,0 +1,219 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/prometheus/procfs"
+
+	"github.com/drumsbench/drumsbench/engine"
+)
+
+// stand is a leaf group into which we step, with our descendants, when our own
+// current group must hand controllers to its children: the kernel lets no group
+// but the root do that while it holds processes ("no internal processes",
+// cgroup-v2.rst).
+type stand struct {
+	node *node
+}
+
+// delegate switches controllers on for the children of every level from our own
+// current group down to the slot's group, top-down, and reads each level back.
+// Levels above our own are not ours to change: what they do not offer is
+// refused with the level named.
+func (o *Owner) delegate(controllers []string, below ...string) error {
+	own := o.at.v2.dir()
+	offered, err := read(own, "cgroup.controllers")
+	if err != nil {
+		return &engine.Error{Op: "read cgroup controllers", Err: err}
+	}
+	if missing := without(controllers, strings.Fields(offered)); len(missing) > 0 {
+		return &engine.Error{
+			Op:   "enable cgroup controllers",
+			Err:  fmt.Errorf("%w: %s is not given %s by the group above it", engine.ErrRefused, own, strings.Join(missing, ", ")),
+			Hint: "run in a delegated group: systemd-run --scope -p Delegate=yes drumsbench …",
+		}
+	}
+	switched, err := o.enable(own, controllers)
+	if errors.Is(err, syscall.EBUSY) {
+		if err := o.stepAside(); err != nil {
+			return err
+		}
+		switched, err = o.enable(own, controllers)
+	}
+	for _, c := range switched {
+		if !slices.Contains(o.delegated, c) {
+			o.delegated = append(o.delegated, c)
+		}
+	}
+	if err != nil {
+		return refusedLevel(own, controllers, err)
+	}
+	for _, dir := range below {
+		if _, err := o.enable(dir, controllers); err != nil {
+			return refusedLevel(dir, controllers, err)
+		}
+	}
+	return nil
+}
+
+func refusedLevel(dir string, controllers []string, err error) error {
+	hint := ""
+	if errors.Is(err, syscall.EBUSY) {
+		hint = "the group holds processes; a group that hands on controllers must hold none"
+	}
+	return &engine.Error{
+		Op:   "enable cgroup controllers",
+		Err:  fmt.Errorf("%w: %s refused %s: %w", engine.ErrRefused, dir, strings.Join(controllers, ", "), err),
+		Hint: hint,
+	}
+}
+
+// enable switches on what is off and returns that, once it was read back.
+func (o *Owner) enable(dir string, controllers []string) ([]string, error) {
+	on, err := read(dir, "cgroup.subtree_control")
+	if err != nil {
+		return nil, err
+	}
+	off := without(controllers, strings.Fields(on))
+	if len(off) == 0 {
+		return nil, nil
+	}
+	if err := o.setControl(dir, "+"+strings.Join(off, " +")); err != nil {
+		return nil, err
+	}
+	if on, err = read(dir, "cgroup.subtree_control"); err != nil {
+		return off, err
+	}
+	if missing := without(controllers, strings.Fields(on)); len(missing) > 0 {
+		return off, fmt.Errorf("%w: cgroup.subtree_control reads back without %s", engine.ErrUnknown, strings.Join(missing, ", "))
+	}
+	return off, nil
+}
+
+// stepAside moves us and our descendants from our own current group into a leaf
+// of it. A process of somebody else in the group is ErrRefused; nothing is moved then.
+func (o *Owner) stepAside() error {
+	own := o.at.v2.dir()
+	pids, err := directPids(own)
+	if err != nil {
+		return &engine.Error{Op: "list own cgroup", Err: err}
+	}
+	for _, pid := range pids {
+		if !descends(pid, os.Getpid()) {
+			return &engine.Error{
+				Op:   "enable cgroup controllers",
+				Err:  fmt.Errorf("%w: %s also holds process %d, which is not ours to move", engine.ErrRefused, own, pid),
+				Hint: "run in a group of its own: systemd-run --scope -p Delegate=yes drumsbench …",
+			}
+		}
+	}
+	if o.stand == nil {
+		n, err := makeNode(o.ws.Ledger, o.mkdir, filepath.Join(own, "drums-"+o.ws.ID+"-engine"), "the engine's own processes")
+		if err != nil {
+			return err
+		}
+		o.stand = &stand{node: n}
+	}
+	return movePids(own, o.stand.node.path)
+}
+
+// movePids moves every process of from to to until none is left; a process may fork meanwhile.
+func movePids(from, to string) error {
+	for range 100 {
+		pids, err := directPids(from)
+		if err != nil {
+			return &engine.Error{Op: "list cgroup", Err: err}
+		}
+		if len(pids) == 0 {
+			return nil
+		}
+		for _, pid := range pids {
+			if err := write(filepath.Join(to, "cgroup.procs"), strconv.Itoa(pid)); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return &engine.Error{Op: "move process to cgroup", Err: err}
+			}
+		}
+	}
+	return &engine.Error{Op: "move processes to cgroup", Err: fmt.Errorf("%w: %s is never empty", engine.ErrUnknown, from)}
+}
+
+func directPids(dir string) ([]int, error) {
+	data, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return nil, err
+	}
+	return parsePids(data)
+}
+
+// descends says whether pid is ancestor or descends from it. A process that is gone descends from anyone.
+func descends(pid, ancestor int) bool {
+	for pid != ancestor {
+		if pid <= 1 {
+			return false
+		}
+		p, err := procfs.NewProc(pid)
+		if errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		st, err := p.Stat()
+		if err != nil {
+			return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+		}
+		pid = st.PPID
+	}
+	return true
+}
+
+// undelegate gives our own current group back as it was: controllers that we
+// switched on off again, ourselves back inside, the leaf removed. Idempotent.
+func (o *Owner) undelegate(ctx context.Context) error {
+	own := o.at.v2.dir()
+	if len(o.delegated) > 0 {
+		if err := o.setControl(own, "-"+strings.Join(o.delegated, " -")); err != nil {
+			return &engine.Error{Op: "disable cgroup controllers", Err: err}
+		}
+		on, err := read(own, "cgroup.subtree_control")
+		if err != nil {
+			return &engine.Error{Op: "disable cgroup controllers", Err: err}
+		}
+		for _, c := range o.delegated {
+			if slices.Contains(strings.Fields(on), c) {
+				return &engine.Error{Op: "disable cgroup controllers", Err: fmt.Errorf("%w: %s still hands on %s", engine.ErrUnknown, own, c)}
+			}
+		}
+		o.delegated = nil
+	}
+	if o.stand == nil {
+		return nil
+	}
+	if err := movePids(o.stand.node.path, own); err != nil {
+		return err
+	}
+	if err := o.stand.node.remove(ctx); err != nil {
+		return err
+	}
+	o.stand = nil
+	return nil
+}
+
+// without returns the members of want that are not in have.
+func without(want, have []string) []string {
+	var missing []string
+	for _, w := range want {
+		if !slices.Contains(have, w) {
+			missing = append(missing, w)
+		}
+	}
+	return missing
+}

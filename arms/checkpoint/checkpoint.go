@@ -1,0 +1,200 @@
+// Package checkpoint keeps sealed checkpoints: a folder with images, layers and
+// a handle.
+//
+// Always holds: a file is hashed once, when it is sealed; afterwards its stat
+// identity (device, inode, size, mtime, ctime) stands for its content, and any
+// mismatch hashes it again. A checkpoint whose files do not hold is refused
+// before anything is restored, with the file named.
+package checkpoint
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+
+	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// HandleFile is the handle's name in the checkpoint's folder.
+const HandleFile = "handle.json"
+
+// Seal hashes every regular file below dir into the handle, writes the handle
+// and makes both last. The handle's other fields are the caller's.
+func Seal(ctx context.Context, dir string, h bench.Checkpoint) (engine.Checkpoint, error) {
+	h.Files = []bench.SealedFile{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil || !d.Type().IsRegular() || rel == HandleFile {
+			return err
+		}
+		f, err := seal(path)
+		if err != nil {
+			return err
+		}
+		f.Path = rel
+		h.Files = append(h.Files, f)
+		return nil
+	})
+	if err != nil {
+		return engine.Checkpoint{}, &engine.Error{Op: "seal checkpoint", Err: err}
+	}
+	sort.Slice(h.Files, func(i, k int) bool { return h.Files[i].Path < h.Files[k].Path })
+	b, err := json.MarshalIndent(h, "", "  ")
+	if err != nil {
+		return engine.Checkpoint{}, &engine.Error{Op: "seal checkpoint", Err: err}
+	}
+	if err := renameio.WriteFile(filepath.Join(dir, HandleFile), append(b, '\n'), 0o600); err != nil {
+		return engine.Checkpoint{}, &engine.Error{Op: "seal checkpoint", Err: err}
+	}
+	return engine.Checkpoint{Dir: dir, Handle: h}, nil
+}
+
+// Digest of a handle, as records carry it.
+func Digest(h bench.Checkpoint) (bench.SHA256, error) { return canonical.Digest(h) }
+
+// Open reads a checkpoint's handle; it verifies nothing but its form.
+func Open(dir string) (engine.Checkpoint, error) {
+	b, err := os.ReadFile(filepath.Join(dir, HandleFile))
+	if err != nil {
+		return engine.Checkpoint{}, &engine.Error{Op: "open checkpoint", Err: err}
+	}
+	var h bench.Checkpoint
+	if err := json.Unmarshal(b, &h); err != nil {
+		return engine.Checkpoint{}, &engine.Error{Op: "open checkpoint " + dir, Err: err}
+	}
+	return engine.Checkpoint{Dir: dir, Handle: h}, nil
+}
+
+// Verify requires that every sealed file is there as it was sealed and that
+// no regular file was added. It returns how many had to be hashed again.
+func Verify(ctx context.Context, cp engine.Checkpoint) (hashed int, err error) {
+	refused := func(path, what string) error {
+		return &engine.Error{Op: "verify checkpoint", Err: fmt.Errorf("%w: %s %s", engine.ErrRefused, path, what),
+			Hint:     "a checkpoint's files must stay as they were sealed; make a new checkpoint",
+			Findings: []bench.Finding{{Verdict: engine.Fail, Subject: path, Text: what}}}
+	}
+	sealed := make(map[string]bool, len(cp.Handle.Files))
+	for _, want := range cp.Handle.Files {
+		if err := ctx.Err(); err != nil {
+			return hashed, err
+		}
+		if !filepath.IsLocal(want.Path) {
+			return hashed, refused(want.Path, "lies outside the checkpoint")
+		}
+		sealed[want.Path] = true
+		have, err := identify(filepath.Join(cp.Dir, want.Path))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return hashed, refused(want.Path, "is missing")
+		case err != nil:
+			return hashed, refused(want.Path, "cannot be read: "+err.Error())
+		}
+		have.Path, have.Sha256 = want.Path, want.Sha256
+		if have == want {
+			continue
+		}
+		if have.Size != want.Size {
+			return hashed, refused(want.Path, fmt.Sprintf("changed its size from %s to %s bytes", want.Size, have.Size))
+		}
+		hashed++
+		again, err := seal(filepath.Join(cp.Dir, want.Path))
+		if err != nil {
+			return hashed, refused(want.Path, "cannot be read: "+err.Error())
+		}
+		if again.Sha256 != want.Sha256 {
+			return hashed, refused(want.Path, "changed its content")
+		}
+	}
+	err = filepath.WalkDir(cp.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		rel, err := filepath.Rel(cp.Dir, path)
+		if err == nil && rel != HandleFile && !sealed[rel] {
+			err = refused(rel, "was added after the checkpoint was sealed")
+		}
+		return err
+	})
+	return hashed, err
+}
+
+func seal(path string) (bench.SealedFile, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return bench.SealedFile{}, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return bench.SealedFile{}, err
+	}
+	// The identity after the read: a file that changes under it gets another ctime.
+	id, err := identify(path)
+	id.Sha256 = bench.SHA256(hex.EncodeToString(h.Sum(nil)))
+	return id, err
+}
+
+func identify(path string) (bench.SealedFile, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return bench.SealedFile{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return bench.SealedFile{}, errors.New("is not a regular file")
+	}
+	n := func(v int64) bench.Int64 { return bench.Int64(strconv.FormatInt(v, 10)) }
+	return bench.SealedFile{
+		Size: n(st.Size), Dev: bench.Int64(strconv.FormatUint(uint64(st.Dev), 10)), Ino: bench.Int64(strconv.FormatUint(st.Ino, 10)),
+		Mtime: n(st.Mtim.Nano()), Ctime: n(st.Ctim.Nano()),
+	}, nil
+}
+
+// Compatible requires that each named fact of the handle equals the one of this
+// host: a checkpoint is of one kernel, CPU and tool.
+func Compatible(h bench.Checkpoint, host []bench.Fact, names ...string) error {
+	find := func(list []bench.Fact, name string) bench.Fact {
+		for _, f := range list {
+			if f.Name == name {
+				return f
+			}
+		}
+		return bench.Fact{Name: name, Reason: "not recorded"}
+	}
+	e := &engine.Error{Op: "restore checkpoint", Hint: "make the checkpoint again on this host"}
+	for _, name := range names {
+		a, b := find(h.Facts, name), find(host, name)
+		switch {
+		case !a.Known || !b.Known:
+			e.Findings = append(e.Findings, bench.Finding{Verdict: engine.VerdictUnknown, Subject: name, Text: "is not known on both sides", Want: a.Value + a.Reason, Have: b.Value + b.Reason})
+		case a.Value != b.Value:
+			e.Findings = append(e.Findings, bench.Finding{Verdict: engine.Fail, Subject: name, Text: "the checkpoint is of another " + name, Want: a.Value, Have: b.Value})
+		}
+	}
+	if len(e.Findings) == 0 {
+		return nil
+	}
+	f := e.Findings[0]
+	e.Err = fmt.Errorf("%w: %s: %s (checkpoint %q, here %q)", engine.ErrRefused, f.Subject, f.Text, f.Want, f.Have)
+	return e
+}

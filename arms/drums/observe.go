@@ -1,0 +1,108 @@
+package drums
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/locks"
+	"github.com/drumsbench/drumsbench/arms/overlay"
+	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/observe"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// hashes spares a reset the hashing of layers that did not change.
+var hashes = overlay.NewHashCache()
+
+// Observe implements engine.Slot.
+func (s *slot) Observe(ctx context.Context, aspects ...engine.Aspect) engine.Observation {
+	return s.observe(ctx, engine.ViewHost, aspects)
+}
+
+// Observe implements engine.Stopped.
+func (s *stopped) Observe(ctx context.Context, aspects ...engine.Aspect) engine.Observation {
+	return s.observe(ctx, engine.ViewStopped, aspects)
+}
+
+func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Aspect) (o engine.Observation) {
+	p.mu.Lock()
+	t := p.now
+	p.mu.Unlock()
+	if t == nil || t.pid == 0 {
+		return o // every reading stays "not observed": there is no tree
+	}
+	proc := fmt.Sprintf("/proc/%d/", t.pid)
+	for _, a := range aspects {
+		switch a {
+		case engine.AspectLimits:
+			tasks, err := procfs.Tasks(t.pid)
+			if err != nil {
+				o.Limits = engine.Unknown[engine.Limits](err.Error(), view)
+				continue
+			}
+			pids := make([]int, len(tasks))
+			for i, task := range tasks {
+				pids[i] = task.Host
+			}
+			o.Limits = t.limits.Read(pids)
+		case engine.AspectMounts:
+			o.Mounts = reading(view, proc+"mountinfo", func() ([]bench.Mount, error) {
+				f, err := os.Open(proc + "mountinfo")
+				if err != nil {
+					return nil, err
+				}
+				defer f.Close()
+				return observe.ParseMounts(f)
+			})
+		case engine.AspectNetwork:
+			o.Network = reading(view, "netlink in "+proc+"ns/net", func() (bench.Network, error) { return observe.NetworkAt(proc + "ns/net") })
+		case engine.AspectLocks:
+			o.Locks = reading(view, proc+"fdinfo of the tree", func() ([]bench.Lock, error) { return locks.Census(t.pid) })
+		case engine.AspectProcesses:
+			o.Processes = reading(view, proc+" of the tree", func() ([]bench.Process, error) { return procfs.Processes(t.pid) })
+		case engine.AspectEnclosure:
+			o.Enclosure = reading(view, "/proc of the tree, sock_diag, /proc/locks", func() ([]bench.Finding, error) {
+				return procfs.Enclosure(t.pid, procfs.Options{EstablishedTCP: t.policy.EstablishedTCP, Locks: p.arm.settings.Locks})
+			})
+		case engine.AspectState:
+			o.State = reading(view, "layers and upper of the slot", func() (bench.StateManifest, error) { return p.state(t) })
+		case engine.AspectToolConfig:
+			o.ToolConfig = engine.Known(criu.HostConfig(os.Environ(), os.DirFS("/")), "files and environment of the host", engine.ViewHost)
+		}
+	}
+	return o
+}
+
+func reading[T any](view bench.View, source string, read func() (T, error)) engine.Reading[T] {
+	v, err := read()
+	if err != nil {
+		return engine.Unknown[T](err.Error(), view)
+	}
+	return engine.Known(v, source, view)
+}
+
+// state is the collapsed difference of the slot's layers and tmpfs against the image.
+func (p *place) state(t *tenancy) (bench.StateManifest, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", t.pid))
+	if err != nil {
+		return bench.StateManifest{}, err
+	}
+	defer f.Close()
+	mounts, err := observe.ParseMounts(f)
+	if err != nil {
+		return bench.StateManifest{}, err
+	}
+	tmpfs := map[string]string{}
+	for _, m := range mounts {
+		if m.Fstype == "tmpfs" {
+			tmpfs[m.Point] = fmt.Sprintf("/proc/%d/root/%s", t.pid, strings.TrimPrefix(m.Point, "/"))
+		}
+	}
+	return overlay.State(overlay.StateOptions{
+		Image: p.root.Dir(), Layers: t.layers, Upper: t.upper(), Tmpfs: tmpfs, Exclude: t.exclude, Cache: hashes,
+	})
+}

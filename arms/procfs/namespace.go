@@ -1,0 +1,89 @@
+package procfs
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Namespace is the identity of a namespace: device and inode of its nsfs file.
+type Namespace struct{ Dev, Ino uint64 }
+
+// NamespaceOf reads which namespace of a kind (pid, mnt, net, ipc, uts, user…) a process is in. engine.ErrDead if it is gone.
+func NamespaceOf(pid int, kind string) (Namespace, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(root, strconv.Itoa(pid), "ns", kind), &st); err != nil {
+		return Namespace{}, gone(pid, err)
+	}
+	return Namespace{st.Dev, st.Ino}, nil
+}
+
+// OpenNamespace opens a namespace of exactly the process of this identity, which is compared after the file was opened.
+func OpenNamespace(id bench.Identity, kind string) (*os.File, error) {
+	pid := int(id.Pid)
+	f, err := os.Open(filepath.Join(root, strconv.Itoa(pid), "ns", kind))
+	if err != nil {
+		return nil, fmt.Errorf("open %s namespace: %w", kind, gone(pid, err))
+	}
+	now, err := Identity(pid)
+	if err == nil && now.StartTicks != id.StartTicks {
+		err = fmt.Errorf("pid %d is another process: %w", pid, engine.ErrDead)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("open %s namespace: %w", kind, err)
+	}
+	return f, nil
+}
+
+// inNetwork runs fn on an OS thread inside a network namespace. The thread is thrown away, so it never has to find back.
+func inNetwork(ns *os.File, fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter network namespace: %w", err)
+			return
+		}
+		done <- fn()
+	}()
+	return <-done
+}
+
+// inside says whether a pid namespace is the slot's or lies below it.
+func inside(pid int, slot Namespace) (bool, error) {
+	ns, err := NamespaceOf(pid, "pid")
+	if err != nil || ns == slot {
+		return err == nil, err
+	}
+	f, err := os.Open(filepath.Join(root, strconv.Itoa(pid), "ns", "pid"))
+	if err != nil {
+		return false, gone(pid, err)
+	}
+	defer f.Close()
+	for fd := int(f.Fd()); ; {
+		parent, err := unix.IoctlRetInt(fd, unix.NS_GET_PARENT)
+		if err == unix.EPERM { // above what we may see: not below a slot of ours
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("read parent of pid namespace of pid %d: %w", pid, err)
+		}
+		defer unix.Close(parent)
+		var st unix.Stat_t
+		if err := unix.Fstat(parent, &st); err != nil {
+			return false, fmt.Errorf("read parent of pid namespace of pid %d: %w", pid, err)
+		}
+		if (Namespace{st.Dev, st.Ino}) == slot {
+			return true, nil
+		}
+		fd = parent
+	}
+}

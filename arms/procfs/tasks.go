@@ -1,0 +1,196 @@
+package procfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	prom "github.com/prometheus/procfs"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/observe"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Task is one process (task group) of a slot.
+type Task struct {
+	// Pid is the host's number, Inner the one in the slot's pid namespace.
+	Pid, Inner int
+	// Parent, Group and Session are numbers in the slot's pid namespace; 0 is outside it.
+	Parent, Group, Session int
+	// HostParent is the host's number of the parent.
+	HostParent int
+	// Nested is true in a pid namespace below the slot's; Inner is still the slot's number.
+	Nested bool
+	Status observe.Status
+}
+
+// Zombie says that the process has ended and holds nothing but its number.
+func (t Task) Zombie() bool { return t.Status.State == 'Z' && t.Status.Threads <= 1 }
+
+// Tasks lists the processes in the pid namespace of the slot whose pid 1 is
+// initPid on the host, nested namespaces included, sorted by inner pid. It
+// finds processes that joined from outside, too. engine.ErrDead if the slot's
+// pid 1 is gone or became another process meanwhile; engine.ErrRefused if
+// initPid is the pid 1 of no namespace.
+func Tasks(initPid int) ([]Task, error) {
+	tasks, _, err := census(initPid)
+	return tasks, err
+}
+
+// census splits the processes of the host into those of the slot and the pids of the others.
+func census(initPid int) (tasks []Task, others []int, err error) {
+	fail := func(err error) ([]Task, []int, error) {
+		return nil, nil, fmt.Errorf("list processes of slot: %w", err)
+	}
+	id, err := Identity(initPid)
+	if err != nil {
+		return fail(err)
+	}
+	proc := os.DirFS(root)
+	status, err := observe.ReadStatus(proc, initPid)
+	if err != nil {
+		return fail(gone(initPid, err))
+	}
+	level := len(status.NSpid) - 1
+	if status.NSpid[level] != 1 {
+		return fail(fmt.Errorf("%w: pid %d is pid %d of its namespace, not 1", engine.ErrRefused, initPid, status.NSpid[level]))
+	}
+	slot, err := NamespaceOf(initPid, "pid")
+	if err != nil {
+		return fail(err)
+	}
+	pids, err := numbers(root)
+	if err != nil {
+		return fail(err)
+	}
+	for _, pid := range pids {
+		in, err := inside(pid, slot)
+		if errors.Is(err, engine.ErrDead) {
+			continue
+		}
+		if err != nil {
+			return fail(err)
+		}
+		if !in {
+			others = append(others, pid)
+			continue
+		}
+		st, err := observe.ReadStatus(proc, pid)
+		if vanished(err) {
+			continue
+		}
+		if err != nil {
+			return fail(err)
+		}
+		if len(st.NSpid) <= level {
+			return fail(fmt.Errorf("%w: pid %d is in the slot's pid namespace but has no number there", engine.ErrUnknown, pid))
+		}
+		tasks = append(tasks, Task{
+			Pid: pid, Inner: st.NSpid[level], Group: st.NSpgid[level], Session: st.NSsid[level],
+			HostParent: st.PPid, Nested: len(st.NSpid) > level+1, Status: st,
+		})
+	}
+	inner := make(map[int]int, len(tasks))
+	for _, t := range tasks {
+		inner[t.Pid] = t.Inner
+	}
+	for i := range tasks {
+		tasks[i].Parent = inner[tasks[i].HostParent]
+	}
+	slices.SortFunc(tasks, func(a, b Task) int { return a.Inner - b.Inner })
+	alive, err := Alive(id)
+	if err == nil && !alive {
+		err = fmt.Errorf("pid %d: %w", initPid, engine.ErrDead)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return tasks, others, nil
+}
+
+// Processes lists the slot's processes as the record keeps them, sorted by
+// inner pid, and the host's pid of each inner one. exe and cwd are the slot's
+// own paths: the kernel prints a path of another mount namespace from that
+// namespace's root (d_path in fs/d_path.c), whatever a process has chrooted to.
+// A zombie has neither argv, exe nor cwd.
+func Processes(initPid int) ([]bench.Process, map[int]int, error) {
+	tasks, err := Tasks(initPid)
+	if err != nil {
+		return nil, nil, err
+	}
+	processes := []bench.Process{}
+	hosts := map[int]int{}
+	for _, t := range tasks {
+		p, err := process(t)
+		if errors.Is(err, engine.ErrDead) && t.Pid != initPid {
+			continue
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("list processes of slot: %w", err)
+		}
+		processes = append(processes, p)
+		hosts[t.Inner] = t.Pid
+	}
+	return processes, hosts, nil
+}
+
+func process(t Task) (bench.Process, error) {
+	p := bench.Process{
+		Pid: int64(t.Inner), Parent: int64(t.Parent), Group: int64(t.Group), Session: int64(t.Session),
+		Argv: []string{}, Uids: t.Status.Uids[:], Gids: t.Status.Gids[:], Groups: t.Status.Groups,
+		Threads: int64(t.Status.Threads),
+	}
+	if t.Zombie() {
+		return p, nil
+	}
+	proc, err := prom.NewProc(t.Pid)
+	if err != nil {
+		return p, gone(t.Pid, err)
+	}
+	argv, err := proc.CmdLine()
+	if err != nil {
+		return p, gone(t.Pid, err)
+	}
+	p.Argv = append(p.Argv, argv...)
+	for name, to := range map[string]*string{"exe": &p.Exe, "cwd": &p.Cwd} {
+		if *to, err = os.Readlink(filepath.Join(root, strconv.Itoa(t.Pid), name)); err != nil {
+			return p, gone(t.Pid, err)
+		}
+	}
+	return p, nil
+}
+
+// Threads lists the host's thread numbers of a process, sorted. engine.ErrDead if it is gone.
+func Threads(pid int) ([]int, error) {
+	tids, err := numbers(filepath.Join(root, strconv.Itoa(pid), "task"))
+	if err != nil {
+		return nil, gone(pid, err)
+	}
+	return tids, nil
+}
+
+// numbers lists the entries of a directory whose names are numbers, sorted.
+func numbers(dir string) ([]int, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var out []int
+	for _, name := range names {
+		if n, err := strconv.Atoi(name); err == nil {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out, err
+}

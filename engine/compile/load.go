@@ -1,0 +1,212 @@
+// Package compile turns what a person wrote in CUE into typed values, and says
+// what is wrong with it in words that point at the person's own line.
+//
+// What always holds: the schema is the one in this program, whatever schema the
+// person's repository names; nothing is fetched, no registry or cache is asked;
+// and a value that is returned has passed the schema and the rules between its
+// fields.
+package compile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/build"
+	"cuelang.org/go/cue/cuecontext"
+	"cuelang.org/go/cue/interpreter/embed"
+	"cuelang.org/go/cue/load"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/schemas"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Options say what is loaded.
+type Options struct {
+	// Path is a folder, which is one package, or a single .cue file; absolute or relative to the working directory.
+	Path string
+	// Tags are "key=value" and set fields that carry @tag(key), like cue -t.
+	Tags []string
+}
+
+// Loaded is a manifest that has passed.
+type Loaded struct {
+	// Manifest with every default filled in, see Effective.
+	Manifest bench.Manifest
+	// JSON is the manifest as canonical JSON (RFC 8785): what a run keeps as manifest.json.
+	JSON []byte
+	// Digest is the SHA-256 of JSON.
+	Digest bench.SHA256
+	// Tags as they were given.
+	Tags map[string]string
+	// Dir is the absolute path of the folder that holds the manifest: its relative paths start here.
+	Dir string
+	// SchemaVersion is unknown where the module declares or carries another schema
+	// than the one in this program, which is the one that was used.
+	SchemaVersion engine.Reading[string]
+}
+
+// Load reads the manifest at o.Path.
+//
+// Errors: Problems for mistakes in the manifest; engine.ErrUsage for a
+// malformed tag or a path that is not there; engine.ErrRefused for an
+// environment that would change what the manifest means.
+func Load(o Options) (Loaded, error) {
+	src, err := open(o)
+	if err != nil {
+		return Loaded{}, err
+	}
+	var m bench.Manifest
+	if err := src.decode("Manifest", &m); err != nil {
+		return Loaded{}, err
+	}
+	if m, err = Effective(m); err != nil {
+		return Loaded{}, err
+	}
+	if problems := src.place(manifestRules(m)); len(problems) > 0 {
+		return Loaded{}, problems
+	}
+	data, err := canonical.JSON(m)
+	if err != nil {
+		return Loaded{}, &engine.Error{Op: "encode manifest", Err: err}
+	}
+	return Loaded{
+		Manifest: m, JSON: data, Digest: canonical.Sum(data),
+		Tags: src.tags, Dir: src.dir, SchemaVersion: src.module.version,
+	}, nil
+}
+
+// LoadRecipe reads the image recipe at path, a folder or a single file. Errors as Load's.
+func LoadRecipe(path string) (bench.Recipe, error) {
+	src, err := open(Options{Path: path})
+	if err != nil {
+		return bench.Recipe{}, err
+	}
+	var r bench.Recipe
+	if err := src.decode("Recipe", &r); err != nil {
+		return bench.Recipe{}, err
+	}
+	if problems := src.place(recipeRules(r)); len(problems) > 0 {
+		return bench.Recipe{}, problems
+	}
+	return r, nil
+}
+
+// source is one package or file of a person's module, not yet evaluated.
+type source struct {
+	module *userModule
+	// dir is the folder of the package; arg is what the loader is told to load in it.
+	dir, arg string
+	tags     map[string]string
+	tagArgs  []string
+	instance *build.Instance
+}
+
+var tagForm = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
+
+// open finds the module around o.Path.
+func open(o Options) (*source, error) {
+	if err := refuseEnvironment(); err != nil {
+		return nil, err
+	}
+	src := &source{tags: map[string]string{}, tagArgs: o.Tags}
+	for _, tag := range o.Tags {
+		parts := tagForm.FindStringSubmatch(tag)
+		if parts == nil {
+			return nil, &engine.Error{Op: "read tag", Hint: "write -t key=value",
+				Err: fmt.Errorf("%w: %q is not key=value", engine.ErrUsage, tag)}
+		}
+		if _, twice := src.tags[parts[1]]; twice {
+			return nil, &engine.Error{Op: "read tag", Hint: "give each tag once",
+				Err: fmt.Errorf("%w: %s is set twice", engine.ErrUsage, parts[1])}
+		}
+		src.tags[parts[1]] = parts[2]
+	}
+	path, err := filepath.Abs(o.Path)
+	if err != nil {
+		return nil, &engine.Error{Op: "find manifest", Err: err}
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, &engine.Error{Op: "find manifest", Err: fmt.Errorf("%w: %s: no such file or folder", engine.ErrUsage, o.Path),
+			Hint: "name a folder that holds a manifest, or the file itself"}
+	case err != nil:
+		return nil, &engine.Error{Op: "find manifest", Err: err}
+	case info.IsDir():
+		src.dir, src.arg = path, "."
+	case !strings.HasSuffix(path, ".cue"):
+		return nil, &engine.Error{Op: "find manifest", Err: fmt.Errorf("%w: %s is not a .cue file", engine.ErrUsage, o.Path),
+			Hint: "name a folder that holds a manifest, or the file itself"}
+	default:
+		src.dir, src.arg = filepath.Dir(path), filepath.Base(path)
+	}
+	if src.module, err = findModule(src.dir); err != nil {
+		return nil, err
+	}
+	return src, nil
+}
+
+// instances loads the package with an overlay in which the schema is schema.
+func (src *source) instances(schema map[string]load.Source) []*build.Instance {
+	overlay := make(map[string]load.Source, len(schema)+1)
+	for name, file := range src.module.overlay {
+		overlay[name] = file
+	}
+	for name, file := range schema {
+		overlay[name] = file
+	}
+	return load.Instances([]string{src.arg, schemas.Package}, &load.Config{
+		Dir: src.dir, ModuleRoot: src.module.root,
+		Overlay: overlay, Registry: registry{}, Env: []string{}, Tags: src.tagArgs,
+	})
+}
+
+// evaluate builds the package and the schema in one context.
+func (src *source) evaluate(overlay map[string]load.Source) (value, schema cue.Value, instance *build.Instance, err error) {
+	ctx := cuecontext.New(cuecontext.Interpreter(embed.New()))
+	for _, loaded := range src.instances(overlay) {
+		if strings.HasPrefix(loaded.ImportPath, schemas.Package) {
+			schema = ctx.BuildInstance(loaded)
+			continue
+		}
+		instance = loaded
+		if loaded.Err != nil {
+			return value, schema, instance, loaded.Err
+		}
+		value = ctx.BuildInstance(loaded)
+	}
+	if err := schema.Err(); err != nil {
+		return value, schema, instance, &engine.Error{Op: "read schema of this program", Err: err}
+	}
+	return value, schema, instance, nil
+}
+
+// decode evaluates the package against a definition of the schema and fills out.
+func (src *source) decode(definition string, out any) error {
+	value, schema, instance, err := src.evaluate(schemaFiles())
+	src.instance = instance
+	if err != nil {
+		return src.explain(definition, err)
+	}
+	value = value.Unify(schema.LookupPath(cue.MakePath(cue.Def(definition))))
+	if err := value.Validate(cue.Concrete(true), cue.Final()); err != nil {
+		return src.explain(definition, err)
+	}
+	data, err := value.MarshalJSON()
+	if err != nil {
+		return src.explain(definition, err)
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return &engine.Error{Op: "decode " + strings.ToLower(definition), Err: err}
+	}
+	return nil
+}

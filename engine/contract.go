@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"fmt"
+
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// NetworkPreserved names the fact by which an arm says, in a checkpoint's
+// handle, how the network comes back; its value is the evidence.
+const NetworkPreserved = "network-preserved"
+
+// LockSubject names a lock for a person: process, file and range.
+func LockSubject(l bench.Lock) string {
+	end := string(l.End)
+	if end == "-1" {
+		end = "EOF"
+	}
+	return fmt.Sprintf("pid %d %s %s lock on %s bytes %s-%s", l.Pid, l.Type, l.Mode, l.Path, l.Start, end)
+}
+
+// carried are the file systems whose mounts a checkpoint carries when their
+// root is the file system's own; an overlay only as the slot's root.
+var carried = map[string]bool{"proc": true, "sysfs": true, "tmpfs": true, "devpts": true, "mqueue": true}
+
+// MountContract names each mount that is not the slot's own. A bind of a host
+// file or device "doesn't have a proper root mount" for CRIU, and a recursive
+// /sys brings in configfs, bpf and others that it cannot dump. allowed are mount
+// points that an arm's runtime must bind and declares.
+func MountContract(mounts []bench.Mount, allowed ...string) []bench.Finding {
+	pass := map[string]bool{}
+	for _, a := range allowed {
+		pass[a] = true
+	}
+	found := []bench.Finding{}
+	offend := func(subject, text, want, have string) {
+		found = append(found, bench.Finding{Verdict: Fail, Subject: subject, Text: text, Want: want, Have: have,
+			Hint: "mount nothing of the host in a slot; unmount it, or give the slot its own"})
+	}
+	root := false
+	for _, m := range mounts {
+		switch {
+		case m.Point == "/" && !root:
+			root = true
+			if m.Fstype != "overlay" || m.Root != "/" {
+				offend("/", "the root is not the slot's own overlay", "overlay with root /", m.Fstype+" with root "+m.Root)
+			}
+		case pass[m.Point]:
+		case !carried[m.Fstype]:
+			offend(m.Point, "a "+m.Fstype+" mount cannot be carried by a checkpoint", "", m.Source)
+		case m.Root != "/":
+			offend(m.Point, "is a bind of "+m.Root+" from another mount", "", m.Source)
+		}
+	}
+	if !root {
+		found = append(found, bench.Finding{Verdict: VerdictUnknown, Subject: "/", Text: "the mount table shows no root"})
+	}
+	return found
+}

@@ -1,0 +1,528 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"time"
+
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Sink takes the receipts of a run in their order. Append fills in seq and prev.
+type Sink interface {
+	Append(bench.Receipt) error
+}
+
+// Executor runs one plan once. Plan, Bindings and Workspace are required; the
+// other fields have useful zero values.
+type Executor struct {
+	Plan      *Plan
+	Bindings  Bindings
+	Arm       Arm
+	Workspace *Workspace
+	// Sink gets run_start, one receipt a step, run_end.
+	Sink     Sink
+	Progress Progress
+	// Digests go into run_start; plan and workload are added.
+	Digests map[string]bench.SHA256
+	// Parallel steps at most; 0 is the number of CPUs, at least 2.
+	Parallel int
+	// Grace is how long a step may take to return once its context is done; 0 is 5 s.
+	Grace time.Duration
+	// UndoDeadline is how long each function of the undo stack may take; 0 is 1 minute.
+	UndoDeadline time.Duration
+}
+
+// Result of a run.
+type Result struct {
+	// Outcomes in the order of the plan.
+	Outcomes []bench.StepOutcome
+	// Findings of the run itself: it was interrupted, a step was given up, something could not be undone.
+	Findings []bench.Finding
+	Verdict  bench.RunVerdict
+	// Reason for a verdict other than passed.
+	Reason         string
+	Started, Ended time.Time
+}
+
+// state of a step within a run.
+type state uint8
+
+const (
+	waiting  state = iota // for a step that it needs
+	ready                 // to be started
+	running               //
+	finished              // or not run
+)
+
+// run is one execution. All fields but the undo stack belong to the goroutine
+// of Run; steps read values of steps that finished before they were started.
+type run struct {
+	*Executor
+	plan  *Plan
+	bound []stepFunc
+	arm   string
+	start time.Time
+	undo  undoStack
+
+	// cancelled says whether the caller's context is done.
+	cancelled func() bool
+
+	states   []state
+	pending  []int  // steps that a step still waits for
+	bad      []bool // finished in a way that stops dependants
+	values   []any
+	outcomes []bench.StepOutcome
+	left     int // not finished
+	reported int // finished, in the order of the receipts
+	active   int // running now
+	queue    indexHeap
+	done     chan *Exec
+
+	windows []window
+	doors   indexHeap // windows that could open, by their first step
+	opening int       // window that is waited for, -1 for none
+	open    int       // window that is open, -1 for none
+	held    []func()  // what is written once it closes
+
+	findings []bench.Finding
+	stopped  string // why nothing more is started; release steps are
+	failed   bool   // by a finding of the run's own
+	broken   error  // the sink failed
+}
+
+// Run executes the plan and returns when every step is finished or was not run,
+// and the undo stack was run. It returns an error when the run could not start
+// or its receipts could not be written; a failed step is not an error but a
+// verdict. A cancelled ctx interrupts the run:
+//
+//	step                     on error, fail,     on interruption
+//	                         unknown of a need
+//	running                  -                   its context is cancelled
+//	not started              not_run             not_run
+//	not started, release     runs, once all its needs are finished in whatever way
+//
+// review_required stops nobody; not_applicable stops nobody if the step is
+// optional. An interrupted run is blocked, or failed if anything failed.
+func (e *Executor) Run(ctx context.Context) (Result, error) {
+	bound, err := e.Bindings.prepare(e.Plan)
+	if err != nil {
+		return Result{}, err
+	}
+	r := e.newRun(ctx, bound)
+	if err := r.begin(); err != nil {
+		return Result{}, err
+	}
+	for r.left > 0 {
+		switch {
+		case r.broken != nil:
+			r.stop(Fail, r.broken.Error())
+		case r.cancelled():
+			r.stop(NotRun, "interrupted")
+		}
+		r.startReady(ctx)
+		if r.active > 0 {
+			r.wait(ctx)
+		}
+	}
+	r.unwind(ctx)
+	return r.end()
+}
+
+// wait for a step to finish, or for the interruption if it was not seen yet.
+func (r *run) wait(ctx context.Context) {
+	interrupted := ctx.Done()
+	if r.stopped != "" {
+		interrupted = nil
+	}
+	select {
+	case x := <-r.done:
+		r.finish(x)
+	case <-interrupted:
+	}
+}
+
+func (e *Executor) newRun(ctx context.Context, bound []stepFunc) *run {
+	c := *e
+	if c.Parallel <= 0 {
+		c.Parallel = max(2, runtime.NumCPU())
+	}
+	if c.Grace <= 0 {
+		c.Grace = 5 * time.Second
+	}
+	if c.UndoDeadline <= 0 {
+		c.UndoDeadline = time.Minute
+	}
+	if c.Progress == nil {
+		c.Progress = noProgress{}
+	}
+	n := len(c.Plan.nodes)
+	r := &run{
+		Executor: &c, plan: c.Plan, bound: bound,
+		cancelled: func() bool { return ctx.Err() != nil },
+		states:    make([]state, n), pending: make([]int, n), bad: make([]bool, n),
+		values: make([]any, n), outcomes: make([]bench.StepOutcome, n),
+		left: n, done: make(chan *Exec, c.Parallel), opening: -1, open: -1,
+	}
+	r.undo.limit, r.undo.grace = c.UndoDeadline, c.Grace
+	if c.Arm != nil {
+		r.arm = c.Arm.Describe().Kind
+	}
+	r.countNeeds()
+	return r
+}
+
+// begin starts the clock and writes the first receipt.
+func (r *run) begin() error {
+	r.start = time.Now()
+	digests := maps.Clone(r.Digests)
+	if digests == nil {
+		digests = map[string]bench.SHA256{}
+	}
+	digests["plan"], digests["workload"] = r.plan.Digest(), r.plan.Workload
+	if err := r.append(bench.Receipt{Time: Timestamp(r.start), Event: "run_start", Digests: digests}); err != nil {
+		return err
+	}
+	r.tell(Event{Kind: RunStarted})
+	return nil
+}
+
+func (r *run) append(receipt bench.Receipt) error {
+	if r.Sink == nil {
+		return nil
+	}
+	return r.Sink.Append(receipt)
+}
+
+func (r *run) store(name string, data []byte) (bench.Evidence, error) {
+	if r.Workspace == nil || r.Workspace.Evidence == nil {
+		return bench.Evidence{}, &Error{Op: "store evidence " + name, Err: errors.New("the run has no evidence store")}
+	}
+	return r.Workspace.Evidence.Put(name, data)
+}
+
+// Timestamp writes t as the schema's #Time wants it.
+func Timestamp(t time.Time) bench.Time { return bench.Time(t.UTC().Format(time.RFC3339Nano)) }
+
+// countNeeds fills in what each step and each window waits for.
+func (r *run) countNeeds() {
+	r.windows = make([]window, len(r.plan.windows))
+	for i := range r.plan.nodes {
+		n := &r.plan.nodes[i]
+		r.pending[i] = len(n.needs)
+		if n.window < 0 {
+			continue
+		}
+		w := &r.windows[n.window]
+		w.left++
+		for _, from := range n.needs {
+			if r.plan.nodes[from].window != n.window {
+				w.outside++
+			}
+		}
+	}
+	for i := range r.plan.nodes {
+		if r.pending[i] == 0 {
+			r.makeReady(i)
+		}
+	}
+	for w := range r.windows {
+		if r.windows[w].outside == 0 {
+			r.doors.push(r.plan.windows[w].steps[0])
+		}
+	}
+}
+
+// makeReady queues a step all of whose needs are finished.
+func (r *run) makeReady(i int) {
+	r.states[i] = ready
+	if w := r.plan.nodes[i].window; w >= 0 {
+		r.windows[w].queue.push(i)
+		return
+	}
+	r.queue.push(i)
+}
+
+// launch starts a step.
+func (r *run) launch(ctx context.Context, i int) {
+	s := r.plan.Steps[i]
+	r.states[i] = running
+	r.active++
+	r.tell(Event{Kind: StepStarted, At: time.Since(r.start), Done: r.reported, Step: s})
+	if s.Release {
+		ctx = context.WithoutCancel(ctx)
+	}
+	x := &Exec{run: r, index: i}
+	x.begin(ctx, r.bound[i], r.plan.nodes[i].deadline, r.Grace, r.done)
+}
+
+// finish takes a step that returned or was given up.
+func (r *run) finish(x *Exec) {
+	r.active--
+	s := r.plan.Steps[x.index]
+	x.mu.Lock()
+	x.closed = true
+	receipt := bench.Receipt{
+		Time: Timestamp(x.ended), Event: "step", Step: s.Id, Kind: s.Kind,
+		Start: int64Text(x.began.Sub(r.start)), End: int64Text(x.ended.Sub(r.start)),
+		Spans: x.spans, Facts: x.facts, Findings: x.findings, Evidence: x.evidence,
+	}
+	held, elapsed := x.held, x.ended.Sub(x.began)
+	x.mu.Unlock()
+	receipt.Verdict = r.judge(x, &receipt)
+	r.values[x.index] = x.value
+	r.report(x.index, receipt, held, elapsed)
+	r.conclude(x.index, r.stops(s, receipt.Verdict))
+	if x.late {
+		r.stop(Fail, fmt.Sprintf("step %s does not heed its context", s.Id))
+	}
+}
+
+// judge decides a step from its findings and its error, and puts what the error
+// says into the receipt.
+func (r *run) judge(x *Exec, receipt *bench.Receipt) bench.Verdict {
+	s, err := r.plan.Steps[x.index], x.err
+	v := Judgement{Findings: receipt.Findings}.Verdict()
+	if err == nil && !r.stops(s, v) {
+		if missing := lacks(r.plan.nodes[x.index].out, x.value); missing != "" {
+			err = &Error{Op: "finish step", Err: fmt.Errorf("it returned no %s and no error", missing)}
+		}
+	}
+	if err == nil {
+		return v
+	}
+	var e *Error
+	if errors.As(err, &e) {
+		if e.Step == "" {
+			e.Step = s.Id
+		}
+		if e.Arm == "" {
+			e.Arm = r.arm
+		}
+		receipt.Findings = append(receipt.Findings, e.Findings...)
+		v = Judgement{Findings: receipt.Findings}.Verdict()
+	}
+	receipt.Error = Failure(err)
+	switch {
+	case errors.Is(err, ErrRefused):
+		return Worst(v, Fail)
+	case errors.Is(err, ErrUnknown):
+		return Worst(v, VerdictUnknown)
+	case !s.Release && !x.late && r.cancelled() && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
+		// What the step would have come to is not known.
+		receipt.Findings = append(receipt.Findings, bench.Finding{Verdict: VerdictUnknown, Subject: s.Id, Text: "interrupted"})
+		return Worst(v, VerdictUnknown)
+	}
+	return Worst(v, Fail)
+}
+
+// stops says whether a verdict keeps dependants from running.
+func (r *run) stops(s bench.Step, v bench.Verdict) bool {
+	switch v {
+	case Pass, Review:
+		return false
+	case NotApplicable:
+		return !s.Optional
+	}
+	return true
+}
+
+func outcome(receipt bench.Receipt, elapsed time.Duration) bench.StepOutcome {
+	o := bench.StepOutcome{Step: receipt.Step, Kind: receipt.Kind, Verdict: receipt.Verdict, Findings: receipt.Findings, Error: receipt.Error}
+	if receipt.Start != "" {
+		o.Nanoseconds = int64Text(elapsed)
+	}
+	return o
+}
+
+// report writes a finished step down and tells it, outside of windows.
+func (r *run) report(i int, receipt bench.Receipt, held []heldEvidence, elapsed time.Duration) {
+	r.reported++
+	r.outcomes[i] = outcome(receipt, elapsed)
+	event := Event{Kind: StepFinished, At: time.Since(r.start), Done: r.reported, Step: r.plan.Steps[i], Elapsed: elapsed}
+	r.publish(func() {
+		for _, h := range held {
+			stored, err := r.store(h.name, h.data)
+			if err != nil {
+				receipt.Findings = append(receipt.Findings, bench.Finding{Verdict: Fail, Subject: h.name, Text: err.Error()})
+				receipt.Verdict = Fail
+				r.outcomes[i] = outcome(receipt, elapsed)
+				continue
+			}
+			receipt.Evidence = append(receipt.Evidence, stored)
+		}
+		if err := r.append(receipt); err != nil && r.broken == nil {
+			r.broken = err
+		}
+		event.Verdict, event.Findings, event.Failure = receipt.Verdict, receipt.Findings, receipt.Error
+		r.tell(event)
+	})
+}
+
+// tell an event, outside of windows.
+func (r *run) tell(e Event) {
+	e.Total = len(r.plan.nodes)
+	r.publish(func() { r.Progress.Event(e) })
+}
+
+// conclude marks a step finished and passes it on: to steps that can run now,
+// and, if it is bad, to those that never will.
+func (r *run) conclude(i int, bad bool) {
+	type end struct {
+		step int
+		root int // whose fault it is
+	}
+	todo := []end{{i, i}}
+	r.bad[i] = bad
+	for len(todo) > 0 {
+		at := todo[0]
+		todo = todo[1:]
+		if at.step != i {
+			r.skip(at.step, at.root)
+		}
+		r.states[at.step] = finished
+		r.left--
+		for _, to := range r.plan.dependants[at.step] {
+			r.satisfied(at.step, to)
+			if r.states[to] != waiting {
+				continue
+			}
+			switch {
+			case r.bad[at.step] && !r.plan.Steps[to].Release:
+				r.states[to], r.bad[to] = finished, true
+				todo = append(todo, end{to, at.root})
+			case r.pending[to] == 0:
+				r.makeReady(to)
+			}
+		}
+		r.leaveWindow(at.step)
+	}
+}
+
+// satisfied counts off one need of a step and of its window.
+func (r *run) satisfied(from, to int) {
+	r.pending[to]--
+	w := r.plan.nodes[to].window
+	if w < 0 || w == r.plan.nodes[from].window {
+		return
+	}
+	if r.windows[w].outside--; r.windows[w].outside == 0 && r.windows[w].left > 0 {
+		r.doors.push(r.plan.windows[w].steps[0])
+	}
+}
+
+// skip writes down a step that is not run because of root.
+func (r *run) skip(i, root int) {
+	s := r.plan.Steps[i]
+	r.notRun(i, bench.Finding{Verdict: NotRun, Subject: r.plan.Steps[root].Id, Text: fmt.Sprintf("step %s depends on %s, which ended %s", s.Id, r.plan.Steps[root].Id, r.outcomes[root].Verdict)})
+}
+
+func (r *run) notRun(i int, why bench.Finding) {
+	s := r.plan.Steps[i]
+	receipt := bench.Receipt{Time: Timestamp(time.Now()), Event: "step", Step: s.Id, Kind: s.Kind, Verdict: NotRun, Findings: []bench.Finding{why}}
+	r.report(i, receipt, nil, 0)
+}
+
+// stop keeps everything that has not started from starting, except release steps.
+func (r *run) stop(v bench.Verdict, why string) {
+	if r.stopped != "" {
+		return
+	}
+	r.stopped = why
+	r.failed = r.failed || v == Fail
+	r.findings = append(r.findings, bench.Finding{Verdict: v, Subject: "run", Text: why})
+	for i, s := range r.plan.Steps {
+		if s.Release || r.states[i] != waiting && r.states[i] != ready {
+			continue
+		}
+		r.notRun(i, bench.Finding{Verdict: NotRun, Subject: "run", Text: why})
+		r.states[i], r.bad[i] = finished, true
+		r.left--
+		for _, to := range r.plan.dependants[i] {
+			r.satisfied(i, to)
+			if r.states[to] == waiting && r.pending[to] == 0 && r.plan.Steps[to].Release {
+				r.makeReady(to)
+			}
+		}
+		r.leaveWindow(i)
+	}
+}
+
+// unwind runs the undo stack.
+func (r *run) unwind(ctx context.Context) {
+	errs := r.undo.run(context.WithoutCancel(ctx))
+	if errs == nil {
+		return
+	}
+	r.failed = true
+	for _, err := range errs.Errors {
+		f := bench.Finding{Verdict: Fail, Subject: "undo", Text: err.Error()}
+		var e *Error
+		if errors.As(err, &e) {
+			f.Hint = e.Hint
+		}
+		r.findings = append(r.findings, f)
+	}
+}
+
+// end decides the run and writes the last receipt.
+func (r *run) end() (Result, error) {
+	outcomes := make([]Outcome, len(r.outcomes))
+	for i, o := range r.outcomes {
+		outcomes[i] = Outcome{Verdict: o.Verdict, Optional: r.plan.Steps[i].Optional}
+	}
+	res := Result{Outcomes: r.outcomes, Findings: r.findings, Verdict: RunVerdict(outcomes), Started: r.start, Ended: time.Now()}
+	switch {
+	case r.failed:
+		res.Verdict = RunFailed
+	case r.stopped != "" && res.Verdict != RunFailed:
+		res.Verdict = RunBlocked
+	}
+	res.Reason = Reason(res.Verdict, r.findings, r.outcomes)
+	receipt := bench.Receipt{Time: Timestamp(res.Ended), Event: "run_end", Outcome: res.Verdict, Findings: r.findings}
+	if err := r.append(receipt); err != nil && r.broken == nil {
+		r.broken = err
+	}
+	if r.broken != nil {
+		res.Verdict, res.Reason = RunFailed, r.broken.Error()
+	}
+	r.tell(Event{Kind: RunFinished, At: res.Ended.Sub(r.start), Done: r.reported, Outcome: res.Verdict, Reason: res.Reason, Findings: res.Findings})
+	return res, r.broken
+}
+
+// Reason says in one line why a run has its verdict; empty if it passed. What
+// is wrong with the run itself comes first, then the first step that decides.
+func Reason(v bench.RunVerdict, run []bench.Finding, steps []bench.StepOutcome) string {
+	if v == RunPassed {
+		return ""
+	}
+	if len(run) > 0 {
+		return run[0].Text
+	}
+	decides := map[bench.RunVerdict][]bench.Verdict{
+		RunFailed:  {Fail},
+		RunBlocked: {VerdictUnknown, NotApplicable, NotRun},
+		RunReview:  {Review},
+	}
+	for _, want := range decides[v] {
+		for _, o := range steps {
+			if o.Verdict != want {
+				continue
+			}
+			text := "step " + o.Step + ": " + string(o.Verdict)
+			for _, f := range o.Findings {
+				if f.Verdict == o.Verdict {
+					return text + ": " + f.Subject + ": " + f.Text
+				}
+			}
+			if o.Error != nil {
+				return text + ": " + o.Error.Text
+			}
+			return text
+		}
+	}
+	return "no step was run"
+}

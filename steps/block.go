@@ -1,0 +1,224 @@
+package steps
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+	"github.com/drumsbench/drumsbench/steps/gate"
+)
+
+// Block wires the plan of one arm-block: the same for every arm.
+//
+//	mount -> provision -> gates -> readiness -> prepare -> gates(enclosed) -> dump -> gate(checkpoint)
+//	  each rollout: restore -> gates@stopped -> resume -> gates -> readiness -> reseed
+//	                -> evaluate(before) -> act -> evaluate(after) -> gate(canary)
+//	release (always)
+//
+// In cold mode each rollout is provision, readiness, prepare in place of
+// restore. Rollouts go round the slots; a measurement window holds the resets of
+// one round, siblings together.
+func Block(m bench.Manifest, workload bench.SHA256, reset string) (*engine.Plan, error) {
+	w := wiring{b: engine.NewBuilder(), m: m, workload: workload}
+	w.root = Mount(w.b, At{ID: "mount"}, bench.MountParams{Image: m.Image})
+	switch reset {
+	case "restore":
+		w.restore()
+	case "cold":
+		w.cold()
+	default:
+		return nil, fmt.Errorf("compile plan: no reset named %q: %w", reset, engine.ErrUsage)
+	}
+	return w.b.Build(workload, reset)
+}
+
+type wiring struct {
+	b        *engine.Builder
+	m        bench.Manifest
+	workload bench.SHA256
+	root     engine.Promise[engine.Root]
+	// last keeps each slot's place, and what must come before its release.
+	last []engine.Promise[engine.Place]
+	// ends are the last gates of all rollouts.
+	ends []engine.Input
+}
+
+func (w *wiring) port() int64 { return w.m.Guest.Server.Port }
+
+func (w *wiring) policy() bench.CheckpointPolicy {
+	if w.m.Checkpoint != nil {
+		return *w.m.Checkpoint
+	}
+	return bench.CheckpointPolicy{EstablishedTCP: "refuse", GhostLimit: "64MiB"}
+}
+
+func (w *wiring) exclude() []string {
+	out := []string{}
+	if w.m.State != nil {
+		for _, p := range w.m.State.Exclude {
+			out = append(out, string(p))
+		}
+	}
+	return out
+}
+
+func (w *wiring) provision(at At, slot string, place engine.Promise[engine.Place], after ...engine.Input) engine.Promise[engine.Slot] {
+	return Provision(w.b, at, w.root, place, bench.ProvisionParams{
+		Slot: bench.Name(slot), Network: w.m.Network, Guest: w.m.Guest, Resources: w.m.Resources,
+		Policy: w.policy(), Exclude: w.exclude(),
+	}, after...)
+}
+
+// under returns at with another step's name.
+func (a At) step(name string) At {
+	prefix, _, _ := strings.Cut(a.ID, "/")
+	a.ID = prefix + "/" + name
+	return a
+}
+
+// fresh takes a provisioned slot to its prepared state, each gate on the way.
+func (w *wiring) fresh(at At, slot engine.Promise[engine.Slot]) (prepared engine.Promise[engine.Canary], gates []engine.Input) {
+	limits := GateSlot(w.b, at.step("gate-limits"), slot, bench.GateParams{Gate: gate.Limits, Resources: &w.m.Resources})
+	mounts := GateSlot(w.b, at.step("gate-mount-contract"), slot, bench.GateParams{Gate: gate.MountContract})
+	config := GateSlot(w.b, at.step("gate-tool-config"), slot, bench.GateParams{Gate: gate.ToolConfig})
+	ready := w.readiness(at, slot, engine.After(limits), engine.After(mounts), engine.After(config))
+	server := GateSlot(w.b, at.step("gate-server"), slot, bench.GateParams{Gate: gate.Server, Port: w.port(), Server: &w.m.Guest.Server}, engine.After(ready))
+	network := GateSlot(w.b, at.step("gate-network-up"), slot, bench.GateParams{Gate: gate.NetworkUp}, engine.After(ready))
+	prepared = Prepare(w.b, at.step("prepare"), slot, bench.PrepareParams{Port: w.port(), Setup: nonNil(w.m.Task.Setup), Canary: w.m.Canary},
+		engine.After(ready), engine.After(server), engine.After(network))
+	return prepared, []engine.Input{engine.After(prepared)}
+}
+
+func (w *wiring) readiness(at At, slot engine.Promise[engine.Slot], after ...engine.Input) engine.Promise[engine.Ready] {
+	services := []string{}
+	for _, s := range w.m.Guest.Services {
+		services = append(services, string(s.Name))
+	}
+	r := w.m.Readiness
+	r.Probes = nonNil(r.Probes)
+	return Readiness(w.b, at.step("readiness"), slot, bench.ReadinessParams{Port: w.port(), Readiness: r, Services: services}, after...)
+}
+
+func (w *wiring) restore() {
+	// The slot that is dumped.
+	at := At{ID: "base/provision", Slot: slotName(0)}
+	slot := w.provision(at, slotName(0), engine.Promise[engine.Place]{})
+	prepared, gates := w.fresh(at, slot)
+	for _, name := range []string{gate.Enclosure, gate.MountContract, gate.ToolConfig, gate.NetworkUp} {
+		gates = append(gates, engine.After(GateSlot(w.b, at.step("gate-enclosed-"+name), slot, bench.GateParams{Gate: name}, engine.After(prepared))))
+	}
+	dumped := Dump(w.b, at.step("dump"), slot, bench.DumpParams{
+		Port: w.port(), Policy: w.policy(), Exclude: w.exclude(), Canary: w.m.Canary, Workload: w.workload,
+	}, gates...)
+	cp := engine.First(dumped)
+	complete := GateCheckpoint(w.b, at.step("gate-checkpoint"), cp)
+
+	w.last = make([]engine.Promise[engine.Place], w.m.Experiment.Slots)
+	w.last[0] = engine.Second(dumped)
+	ended := make([]engine.Input, len(w.last))
+	for k := range ended {
+		ended[k] = engine.After(complete)
+	}
+	w.rollouts(func(at At, k int) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input) {
+		stopped := Restore(w.b, at.step("restore"), w.root, cp, w.last[k], bench.RestoreParams{
+			Slot: bench.Name(at.Slot), Resources: w.m.Resources, Policy: w.policy(), Exclude: w.exclude(),
+		}, ended[k])
+		judged := []engine.Input{}
+		for _, p := range []bench.GateParams{
+			{Gate: gate.Locks}, {Gate: gate.Mounts}, {Gate: gate.Limits, Resources: &w.m.Resources},
+			{Gate: gate.Processes}, {Gate: gate.State},
+		} {
+			judged = append(judged, engine.After(GateStopped(w.b, at.step("gate-stopped-"+p.Gate), stopped, cp, p)))
+		}
+		slot := Resume(w.b, at.step("resume"), stopped, bench.ResumeParams{Port: w.port()}, judged...)
+		ready := w.readiness(at, slot)
+		live := GateRestored(w.b, at.step("gate-live"), slot, cp, bench.GateParams{Gate: gate.Live, Port: w.port()}, engine.After(ready))
+		network := GateRestored(w.b, at.step("gate-network"), slot, cp, bench.GateParams{Gate: gate.Network, Port: w.port()}, engine.After(ready))
+		planted := Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary},
+			engine.After(ready), engine.After(live), engine.After(network))
+		return slot, planted, nil
+	}, func(k int, end engine.Input) { ended[k] = end })
+	w.release()
+}
+
+func (w *wiring) cold() {
+	w.last = make([]engine.Promise[engine.Place], w.m.Experiment.Slots)
+	ended := make([][]engine.Input, len(w.last))
+	w.rollouts(func(at At, k int) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input) {
+		slot := w.provision(at.step("provision"), at.Slot, w.last[k], ended[k]...)
+		planted, gates := w.fresh(at, slot)
+		return slot, planted, gates
+	}, func(k int, end engine.Input) { ended[k] = []engine.Input{end} })
+	w.release()
+}
+
+// rollouts wires evaluate, act, evaluate and the canary behind each reset.
+func (w *wiring) rollouts(
+	start func(at At, k int) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input),
+	end func(k int, e engine.Input),
+) {
+	e := w.m.Experiment
+	for i := range e.Warmup + e.Rollouts {
+		k := int(i % e.Slots)
+		at := At{ID: fmt.Sprintf("r%d/", i), Window: fmt.Sprintf("reset-%d", i/e.Slots), Rollout: &i, Slot: slotName(k), Warmup: i < e.Warmup}
+		slot, planted, gates := start(at, k)
+		at.Window = ""
+		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.evaluate("before"), append(gates, engine.After(planted))...)
+		acted := Act(w.b, at.step("act"), slot, w.act(), engine.After(before))
+		after := Evaluate(w.b, at.step("evaluate-after"), slot, w.evaluate("after"), engine.After(acted))
+		canary := GateCanary(w.b, at.step("gate-canary"), slot, planted, bench.GateParams{Gate: gate.Canary, Port: w.port(), Canary: &w.m.Canary}, engine.After(after))
+		w.last[k] = engine.AsPlace(slot)
+		end(k, engine.After(canary))
+		w.ends = append(w.ends, engine.After(canary))
+	}
+}
+
+func (w *wiring) policyOf() bench.Policy {
+	if w.m.Policy != nil {
+		return *w.m.Policy
+	}
+	return bench.Policy{Oracle: &bench.OraclePolicy{}}
+}
+
+func (w *wiring) act() bench.ActParams {
+	p := bench.ActParams{Port: w.port(), Policy: w.policyOf(), Commands: []bench.Command{}}
+	if p.Policy.Oracle != nil {
+		p.Commands = nonNil(w.m.Task.Oracle)
+	}
+	return p
+}
+
+// evaluate says which score a control must give: every rollout starts at 0, the
+// oracle ends at 1 and nobody ends at 0.
+func (w *wiring) evaluate(when string) bench.EvaluateParams {
+	p := bench.EvaluateParams{Port: w.port(), When: when, Checker: w.m.Checker}
+	zero, one := 0.0, 1.0
+	switch policy := w.policyOf(); {
+	case when == "before", policy.None != nil:
+		p.Expect = &zero
+	case policy.Oracle != nil:
+		p.Expect = &one
+	}
+	return p
+}
+
+func (w *wiring) release() {
+	released := []engine.Input{}
+	for k, place := range w.last {
+		at := At{ID: fmt.Sprintf("release/%s", slotName(k)), Slot: slotName(k)}
+		released = append(released, engine.After(ReleasePlace(w.b, at, place, w.ends...)))
+	}
+	checked := GateImage(w.b, At{ID: "gate-image"}, w.root, w.ends...)
+	ReleaseRoot(w.b, At{ID: "release/root"}, w.root, append(released, engine.After(checked))...)
+}
+
+func slotName(k int) string { return fmt.Sprintf("slot-%d", k) }
+
+// nonNil keeps an absent list from becoming null in canonical JSON.
+func nonNil[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}

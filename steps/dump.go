@@ -1,0 +1,38 @@
+package steps
+
+import (
+	"context"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Dump ends the slot's tree and seals a checkpoint; the place stays for the first reset.
+func Dump(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.DumpParams, gates ...engine.Input) engine.Promise[engine.Pair[engine.Checkpoint, engine.Place]] {
+	in := append([]engine.Input{engine.Move(slot)}, gates...)
+	return engine.Add[engine.Pair[engine.Checkpoint, engine.Place]](b, at.spec(KindDump, p, deadlineDump), in...)
+}
+
+var bindDump = engine.Bind(KindDump, func(ctx context.Context, x *engine.Exec, p bench.DumpParams) (out engine.Pair[engine.Checkpoint, engine.Place], err error) {
+	slot := engine.In[engine.Slot](x, 0)
+	client := dial(slot, p.Port)
+	ref := engine.GuestReference{}
+	probe, err := client.Probe(ctx)
+	if err != nil {
+		return out, err
+	}
+	ref.Live = probe.Live
+	canary, err := client.ReadFile(ctx, string(p.Canary.File), canaryLimit)
+	if err != nil {
+		return out, err
+	}
+	ref.Canary = string(canary)
+	out.A, out.B, err = slot.Dump(ctx, p, ref)
+	if err != nil {
+		return out, err
+	}
+	for _, f := range out.A.Handle.Facts {
+		x.Fact(f)
+	}
+	return out, nil
+})

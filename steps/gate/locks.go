@@ -1,0 +1,40 @@
+package gate
+
+import (
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// JudgeLocks requires that the restored, still stopped tree holds exactly the
+// locks of the checkpoint. Keys are slot path, inner pid, type, mode and range.
+func JudgeLocks(want []bench.Lock, r engine.Reading[[]bench.Lock]) (j engine.Judgement) {
+	have, ok := known(&j, "locks", r)
+	if !ok {
+		return j
+	}
+	held := map[string]bool{}
+	for _, l := range have {
+		held[engine.LockSubject(l)] = true
+	}
+	wanted := map[string]bool{}
+	for _, l := range want {
+		s := engine.LockSubject(l)
+		wanted[s] = true
+		if held[s] {
+			continue
+		}
+		f := j.Add(engine.Fail, s, "is lost")
+		f.Want, f.Have = "held", "not held"
+		if l.Mapped && l.Type == "POSIX" {
+			f.Hint = `CRIU loses POSIX locks on files that their owner maps, and returns 0; set arms.drums.locks to "repair"`
+		}
+	}
+	for _, l := range have {
+		if s := engine.LockSubject(l); !wanted[s] {
+			f := j.Add(engine.Fail, s, "is held but was not at the dump")
+			f.Want, f.Have = "not held", "held"
+		}
+	}
+	fact(&j, "locks", map[string]int{"want": len(want), "have": len(have)}, r.Source(), r.View())
+	return j
+}

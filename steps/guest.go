@@ -1,0 +1,260 @@
+package steps
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/guest"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// canaryLimit bounds what is read of a canary file; ours is 64 bytes.
+const canaryLimit = 4096
+
+func dial(slot engine.Slot, port int64) *guest.Client {
+	return guest.New(slot.Dial, int(port), guest.DefaultLimits())
+}
+
+// command runs one command in the guest and requires the exit status that it names. Its output is evidence.
+func command(ctx context.Context, x *engine.Exec, c *guest.Client, name string, cmd bench.Command) error {
+	r, err := c.Execute(ctx, cmd.Exec, duration(string(cmd.Timeout)))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if err := keepOutput(x, name, r); err != nil {
+		return err
+	}
+	switch {
+	case r.TimedOut:
+		return &engine.Error{Op: name, Err: fmt.Errorf("%w after %s: %q", engine.ErrDeadline, cmd.Timeout, cmd.Exec)}
+	case r.Signalled:
+		return &engine.Error{Op: name, Err: fmt.Errorf("%q was ended by a signal: %s", cmd.Exec, tail(r.Stderr))}
+	case int64(r.Exit) != cmd.Exit:
+		return &engine.Error{Op: name, Err: fmt.Errorf("%q exited with %d, not %d: %s", cmd.Exec, r.Exit, cmd.Exit, tail(r.Stderr))}
+	}
+	return nil
+}
+
+func keepOutput(x *engine.Exec, name string, r guest.Result) error {
+	if len(r.Stdout) > 0 {
+		if err := x.Evidence(name+".stdout", r.Stdout); err != nil {
+			return err
+		}
+	}
+	if len(r.Stderr) > 0 {
+		return x.Evidence(name+".stderr", r.Stderr)
+	}
+	return nil
+}
+
+// tail is the end of a program's output, fit for one line.
+func tail(b []byte) string {
+	const most = 300
+	if len(b) > most {
+		b = b[len(b)-most:]
+	}
+	return fmt.Sprintf("%q", b)
+}
+
+// plant writes a fresh canary and reads it back.
+func plant(ctx context.Context, c *guest.Client, file string) (string, error) {
+	var r [32]byte
+	if _, err := rand.Read(r[:]); err != nil {
+		return "", err
+	}
+	value := hex.EncodeToString(r[:])
+	if err := c.WriteFile(ctx, file, []byte(value), 0o600); err != nil {
+		return "", &engine.Error{Op: "plant canary " + file, Err: err}
+	}
+	back, err := c.ReadFile(ctx, file, canaryLimit)
+	if err != nil {
+		return "", &engine.Error{Op: "read back canary " + file, Err: err}
+	}
+	if string(back) != value {
+		return "", &engine.Error{Op: "read back canary " + file, Err: errors.New("holds something else than what was written")}
+	}
+	return value, nil
+}
+
+// Readiness polls the guest until the manifest's rule holds.
+func Readiness(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.ReadinessParams, after ...engine.Input) engine.Promise[engine.Ready] {
+	in := append([]engine.Input{engine.Read(slot)}, after...)
+	return engine.Add[engine.Ready](b, at.spec(KindReadiness, p, duration(string(p.Readiness.Deadline))+slack), in...)
+}
+
+var bindReadiness = engine.Bind(KindReadiness, func(ctx context.Context, x *engine.Exec, p bench.ReadinessParams) (engine.Ready, error) {
+	limit := duration(string(p.Readiness.Deadline))
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c := dial(engine.In[engine.Slot](x, 0), p.Port)
+	tick := time.NewTicker(max(duration(string(p.Readiness.Period)), time.Millisecond))
+	defer tick.Stop()
+	polls, answered, last := 0, false, error(nil)
+	for {
+		polls++
+		probe, err := c.Probe(ctx)
+		if err == nil {
+			if !answered {
+				answered = true
+				x.Fact(bench.Fact{Name: "first_answer_ns", Known: true, Value: fmt.Sprint(x.SinceStart(time.Now()).Nanoseconds()), Source: "guest server", View: engine.ViewGuest})
+			}
+			if err = serving(probe, p.Services); errors.Is(err, engine.ErrDead) {
+				return engine.Ready{}, err
+			}
+		}
+		for i := 0; err == nil && i < len(p.Readiness.Probes); i++ {
+			err = probeCommand(ctx, c, p.Readiness.Probes[i])
+		}
+		if err == nil {
+			x.Fact(bench.Fact{Name: "readiness-polls", Known: true, Value: fmt.Sprint(polls), Source: "engine"})
+			return engine.Ready{}, nil
+		}
+		if ctx.Err() == nil {
+			last = err // not the deadline's own echo
+		}
+		select {
+		case <-ctx.Done():
+			return engine.Ready{}, &engine.Error{Op: "wait for readiness",
+				Err:  fmt.Errorf("%w: %d polls in %s; last: %v", engine.ErrDeadline, polls, limit, last),
+				Hint: "raise readiness.deadline, or look at the services' logs in the guest below /run/guestd"}
+		case <-tick.C:
+		}
+	}
+})
+
+// serving requires that each service of the manifest was started and lives.
+func serving(p guest.Probe, services []string) error {
+	if p.Phase == guest.PhaseFailed {
+		return &engine.Error{Op: "watch services", Err: fmt.Errorf("%w: %s", engine.ErrDead, p.Reason), Hint: "look at the service's log in the guest below " + guest.LogDir}
+	}
+	seen := map[string]bool{}
+	for _, s := range p.Services {
+		seen[s.Name] = s.Alive && s.Ready
+	}
+	for _, name := range services {
+		if !seen[name] {
+			return fmt.Errorf("service %s is not up yet", name)
+		}
+	}
+	return nil
+}
+
+func probeCommand(ctx context.Context, c *guest.Client, cmd bench.Command) error {
+	r, err := c.Execute(ctx, cmd.Exec, duration(string(cmd.Timeout)))
+	switch {
+	case err != nil:
+		return err
+	case r.TimedOut, r.Signalled, int64(r.Exit) != cmd.Exit:
+		return fmt.Errorf("probe %q: exit %d: %s", cmd.Exec, r.Exit, tail(r.Stderr))
+	}
+	return nil
+}
+
+// Prepare runs the task's set-up and plants the canary.
+func Prepare(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.PrepareParams, after ...engine.Input) engine.Promise[engine.Canary] {
+	limit := slack
+	for _, c := range p.Setup {
+		limit += duration(string(c.Timeout)) + slack
+	}
+	in := append([]engine.Input{engine.Use(slot)}, after...)
+	return engine.Add[engine.Canary](b, at.spec(KindPrepare, p, limit), in...)
+}
+
+var bindPrepare = engine.Bind(KindPrepare, func(ctx context.Context, x *engine.Exec, p bench.PrepareParams) (engine.Canary, error) {
+	c := dial(engine.In[engine.Slot](x, 0), p.Port)
+	for i, cmd := range p.Setup {
+		if err := command(ctx, x, c, fmt.Sprintf("setup %d", i), cmd); err != nil {
+			return "", err
+		}
+	}
+	value, err := plant(ctx, c, string(p.Canary.File))
+	return engine.Canary(value), err
+})
+
+// Reseed makes a restored slot its own: the checkpoint's canary must be there
+// and is replaced by one that only this rollout knows. A canary of another
+// rollout is contamination.
+func Reseed(b *engine.Builder, at At, slot engine.Promise[engine.Slot], cp engine.Promise[engine.Checkpoint], p bench.ReseedParams, after ...engine.Input) engine.Promise[engine.Canary] {
+	in := append([]engine.Input{engine.Use(slot), engine.Read(cp)}, after...)
+	return engine.Add[engine.Canary](b, at.spec(KindReseed, p, deadlineGate), in...)
+}
+
+var bindReseed = engine.Bind(KindReseed, func(ctx context.Context, x *engine.Exec, p bench.ReseedParams) (engine.Canary, error) {
+	c := dial(engine.In[engine.Slot](x, 0), p.Port)
+	want := engine.In[engine.Checkpoint](x, 1).Handle.Reference.Canary
+	j := judgeCanary(ctx, c, string(p.Canary.File), want)
+	x.Judge(j)
+	if j.Verdict() != engine.Pass {
+		return "", nil
+	}
+	value, err := plant(ctx, c, string(p.Canary.File))
+	return engine.Canary(value), err
+})
+
+// Act lets the policy act.
+func Act(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.ActParams, after ...engine.Input) engine.Promise[engine.Acted] {
+	limit := slack
+	for _, c := range p.Commands {
+		limit += duration(string(c.Timeout)) + slack
+	}
+	in := append([]engine.Input{engine.Use(slot)}, after...)
+	return engine.Add[engine.Acted](b, at.spec(KindAct, p, limit), in...)
+}
+
+var bindAct = engine.Bind(KindAct, func(ctx context.Context, x *engine.Exec, p bench.ActParams) (engine.Acted, error) {
+	if p.Policy.None != nil {
+		return engine.Acted{}, nil // the negative control does nothing
+	}
+	c := dial(engine.In[engine.Slot](x, 0), p.Port)
+	for i, cmd := range p.Commands {
+		if err := command(ctx, x, c, fmt.Sprintf("oracle %d", i), cmd); err != nil {
+			return engine.Acted{}, err
+		}
+	}
+	return engine.Acted{}, nil
+})
+
+// Evaluate runs the checker. Its exit status is the score; anything but the
+// manifest's two statuses is no score at all.
+func Evaluate(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.EvaluateParams, after ...engine.Input) engine.Promise[engine.Score] {
+	in := append([]engine.Input{engine.Use(slot)}, after...)
+	return engine.Add[engine.Score](b, at.spec(KindEvaluate, p, duration(string(p.Checker.Timeout))+slack), in...)
+}
+
+var bindEvaluate = engine.Bind(KindEvaluate, func(ctx context.Context, x *engine.Exec, p bench.EvaluateParams) (engine.Score, error) {
+	c := dial(engine.In[engine.Slot](x, 0), p.Port)
+	r, err := c.Execute(ctx, p.Checker.Exec, duration(string(p.Checker.Timeout)))
+	if err != nil {
+		return 0, &engine.Error{Op: "run checker", Err: fmt.Errorf("%w: %w", engine.ErrUnknown, err)}
+	}
+	if err := keepOutput(x, "checker "+p.When, r); err != nil {
+		return 0, err
+	}
+	var score engine.Score
+	switch {
+	case r.TimedOut:
+		return 0, &engine.Error{Op: "run checker", Err: fmt.Errorf("%w: timed out after %s", engine.ErrUnknown, p.Checker.Timeout)}
+	case r.Signalled:
+		return 0, &engine.Error{Op: "run checker", Err: fmt.Errorf("%w: ended by a signal", engine.ErrUnknown)}
+	case int64(r.Exit) == p.Checker.Success.Exit:
+		score = 1
+	case int64(r.Exit) == p.Checker.Failure.Exit:
+		score = 0
+	default:
+		return 0, &engine.Error{Op: "run checker", Err: fmt.Errorf("%w: exit status %d is no score: %s", engine.ErrUnknown, r.Exit, tail(r.Stderr)),
+			Hint: fmt.Sprintf("a checker exits with %d for success and %d for failure; anything else means that it could not tell", p.Checker.Success.Exit, p.Checker.Failure.Exit)}
+	}
+	x.Fact(bench.Fact{Name: "score", Known: true, Value: fmt.Sprintf("%.1f", score), Source: "checker", View: engine.ViewGuest})
+	if p.Expect != nil && float64(score) != *p.Expect {
+		var j engine.Judgement
+		f := j.Add(engine.Fail, "score "+p.When, "the control did not give the score that it must")
+		f.Want, f.Have = fmt.Sprintf("%.1f", *p.Expect), fmt.Sprintf("%.1f", score)
+		x.Judge(j)
+	}
+	return score, nil
+})

@@ -1,0 +1,77 @@
+// Package steps holds the kinds of steps, one file for each: its constructor,
+// which wires typed promises, and its binding, which does the work on whatever
+// arm runs the plan.
+//
+// Always holds: a step knows no arm; what a step learns goes into its receipt,
+// not into memory shared with another step; nothing here decides a number.
+package steps
+
+import (
+	"time"
+
+	"github.com/drumsbench/drumsbench/engine"
+)
+
+// Kinds of steps, as plans and records carry them.
+const (
+	KindMount     = "mount"
+	KindProvision = "provision"
+	KindReadiness = "readiness"
+	KindPrepare   = "prepare"
+	KindDump      = "dump"
+	KindRestore   = "restore"
+	KindResume    = "resume"
+	KindReseed    = "reseed"
+	KindGate      = "gate"
+	KindAct       = "act"
+	KindEvaluate  = "evaluate"
+	KindRelease   = "release"
+)
+
+// Deadlines of steps whose time the manifest does not set. They bound a hang,
+// they are no targets: a first mount hashes and converts a whole image.
+const (
+	deadlineMount     = 10 * time.Minute
+	deadlineProvision = time.Minute
+	deadlineDump      = 3 * time.Minute
+	deadlineRestore   = 2 * time.Minute
+	deadlineGate      = 30 * time.Second
+	deadlineRelease   = time.Minute
+	// slack is added to a time that the manifest states, for the exchange around it.
+	slack = 5 * time.Second
+)
+
+// At says where in the plan a step stands.
+type At struct {
+	// ID is the step's name.
+	ID string
+	// Window, Rollout, Slot and Warmup as in bench.Step.
+	Window  string
+	Rollout *int64
+	Slot    string
+	Warmup  bool
+}
+
+func (a At) spec(kind string, params any, deadline time.Duration) engine.StepSpec {
+	return engine.StepSpec{ID: a.ID, Kind: kind, Params: params, Deadline: deadline,
+		Window: a.Window, Rollout: a.Rollout, Slot: a.Slot, Warmup: a.Warmup}
+}
+
+// Bindings are the functions of all kinds, bound when a plan is executed.
+func Bindings() engine.Bindings {
+	return engine.Bindings{
+		KindMount: bindMount, KindProvision: bindProvision, KindReadiness: bindReadiness,
+		KindPrepare: bindPrepare, KindDump: bindDump, KindRestore: bindRestore,
+		KindResume: bindResume, KindReseed: bindReseed, KindGate: bindGate,
+		KindAct: bindAct, KindEvaluate: bindEvaluate, KindRelease: bindRelease,
+	}
+}
+
+// duration parses a duration that the schema has checked.
+func duration(s string) time.Duration {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0 // an expired deadline fails at once; it never lets a step run for ever
+	}
+	return d
+}
