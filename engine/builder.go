@@ -205,6 +205,10 @@ func (b *Builder) add(s StepSpec, out reflect.Type, in []Input) int {
 	if s.Release && s.Window != "" {
 		b.fail("step %s: a release step cannot belong to window %s", s.ID, s.Window)
 	}
+	if s.Rollout != nil {
+		own := *s.Rollout // the caller may count on with its own
+		s.Rollout = &own
+	}
 	b.specs = append(b.specs, s)
 	b.params = append(b.params, b.canonical(s))
 	n, edges := node{out: out, window: -1, deadline: s.Deadline}, make([]bench.Edge, 0, len(in))

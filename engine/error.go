@@ -76,8 +76,9 @@ var causes = []struct {
 
 // Causes of a failure as the record names them.
 const (
-	CauseDead     = "dead"
-	CauseRefused  = "refused"
-	CauseUnknown  = "unknown"
-	CauseDeadline = "deadline"
+	CauseDead        = "dead"
+	CauseRefused     = "refused"
+	CauseUnknown     = "unknown"
+	CauseDeadline    = "deadline"
+	CauseInterrupted = "interrupted" // given by the executor
 )

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -30,7 +31,8 @@ type Executor struct {
 	Digests map[string]bench.SHA256
 	// Parallel steps at most; 0 is the number of CPUs, at least 2.
 	Parallel int
-	// Grace is how long a step may take to return once its context is done; 0 is 5 s.
+	// Grace is how long a step may take to return once its context is done, to end what
+	// it started and take it away; 0 is 15 s.
 	Grace time.Duration
 	// UndoDeadline is how long each function of the undo stack may take; 0 is 1 minute.
 	UndoDeadline time.Duration
@@ -151,7 +153,7 @@ func (e *Executor) newRun(ctx context.Context, bound []stepFunc) *run {
 		c.Parallel = max(2, runtime.NumCPU())
 	}
 	if c.Grace <= 0 {
-		c.Grace = 5 * time.Second
+		c.Grace = 15 * time.Second
 	}
 	if c.UndoDeadline <= 0 {
 		c.UndoDeadline = time.Minute
@@ -275,7 +277,7 @@ func (r *run) finish(x *Exec) {
 	receipt.Verdict = r.judge(x, &receipt)
 	r.values[x.index] = x.value
 	r.report(x.index, receipt, held, elapsed)
-	r.conclude(x.index, r.stops(s, receipt.Verdict))
+	r.conclude(x.index, Stops(receipt.Verdict, s.Optional))
 	if x.late {
 		r.stop(Fail, fmt.Sprintf("step %s does not heed its context", s.Id))
 	}
@@ -286,7 +288,7 @@ func (r *run) finish(x *Exec) {
 func (r *run) judge(x *Exec, receipt *bench.Receipt) bench.Verdict {
 	s, err := r.plan.Steps[x.index], x.err
 	v := Judgement{Findings: receipt.Findings}.Verdict()
-	if err == nil && !r.stops(s, v) {
+	if err == nil && !Stops(v, s.Optional) {
 		if missing := lacks(r.plan.nodes[x.index].out, x.value); missing != "" {
 			err = &Error{Op: "finish step", Err: fmt.Errorf("it returned no %s and no error", missing)}
 		}
@@ -313,27 +315,31 @@ func (r *run) judge(x *Exec, receipt *bench.Receipt) bench.Verdict {
 		return Worst(v, VerdictUnknown)
 	case !s.Release && !x.late && r.cancelled() && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
 		// What the step would have come to is not known.
+		receipt.Error.Cause = CauseInterrupted
 		receipt.Findings = append(receipt.Findings, bench.Finding{Verdict: VerdictUnknown, Subject: s.Id, Text: "interrupted"})
 		return Worst(v, VerdictUnknown)
 	}
 	return Worst(v, Fail)
 }
 
-// stops says whether a verdict keeps dependants from running.
-func (r *run) stops(s bench.Step, v bench.Verdict) bool {
+// Stops says whether a step's verdict keeps its dependants from running.
+func Stops(v bench.Verdict, optional bool) bool {
 	switch v {
 	case Pass, Review:
 		return false
 	case NotApplicable:
-		return !s.Optional
+		return !optional
 	}
 	return true
 }
 
-func outcome(receipt bench.Receipt, elapsed time.Duration) bench.StepOutcome {
-	o := bench.StepOutcome{Step: receipt.Step, Kind: receipt.Kind, Verdict: receipt.Verdict, Findings: receipt.Findings, Error: receipt.Error}
-	if receipt.Start != "" {
-		o.Nanoseconds = int64Text(elapsed)
+// OutcomeOf is a receipt of a step as a line of the record.
+func OutcomeOf(r bench.Receipt) bench.StepOutcome {
+	o := bench.StepOutcome{Step: r.Step, Kind: r.Kind, Verdict: r.Verdict, Findings: r.Findings, Error: r.Error}
+	start, err := strconv.ParseInt(string(r.Start), 10, 64)
+	end, also := strconv.ParseInt(string(r.End), 10, 64)
+	if err == nil && also == nil {
+		o.Nanoseconds = int64Text(time.Duration(end - start))
 	}
 	return o
 }
@@ -341,7 +347,7 @@ func outcome(receipt bench.Receipt, elapsed time.Duration) bench.StepOutcome {
 // report writes a finished step down and tells it, outside of windows.
 func (r *run) report(i int, receipt bench.Receipt, held []heldEvidence, elapsed time.Duration) {
 	r.reported++
-	r.outcomes[i] = outcome(receipt, elapsed)
+	r.outcomes[i] = OutcomeOf(receipt)
 	event := Event{Kind: StepFinished, At: time.Since(r.start), Done: r.reported, Step: r.plan.Steps[i], Elapsed: elapsed}
 	r.publish(func() {
 		for _, h := range held {
@@ -349,7 +355,7 @@ func (r *run) report(i int, receipt bench.Receipt, held []heldEvidence, elapsed 
 			if err != nil {
 				receipt.Findings = append(receipt.Findings, bench.Finding{Verdict: Fail, Subject: h.name, Text: err.Error()})
 				receipt.Verdict = Fail
-				r.outcomes[i] = outcome(receipt, elapsed)
+				r.outcomes[i] = OutcomeOf(receipt)
 				continue
 			}
 			receipt.Evidence = append(receipt.Evidence, stored)
@@ -416,8 +422,7 @@ func (r *run) satisfied(from, to int) {
 
 // skip writes down a step that is not run because of root.
 func (r *run) skip(i, root int) {
-	s := r.plan.Steps[i]
-	r.notRun(i, bench.Finding{Verdict: NotRun, Subject: r.plan.Steps[root].Id, Text: fmt.Sprintf("step %s depends on %s, which ended %s", s.Id, r.plan.Steps[root].Id, r.outcomes[root].Verdict)})
+	r.notRun(i, bench.Finding{Verdict: NotRun, Subject: r.plan.Steps[root].Id, Text: "the step depends on it, and it ended " + string(r.outcomes[root].Verdict)})
 }
 
 func (r *run) notRun(i int, why bench.Finding) {
@@ -453,12 +458,8 @@ func (r *run) stop(v bench.Verdict, why string) {
 
 // unwind runs the undo stack.
 func (r *run) unwind(ctx context.Context) {
-	errs := r.undo.run(context.WithoutCancel(ctx))
-	if errs == nil {
-		return
-	}
-	r.failed = true
-	for _, err := range errs.Errors {
+	for _, err := range r.undo.close(context.WithoutCancel(ctx)).WrappedErrors() {
+		r.failed = true
 		f := bench.Finding{Verdict: Fail, Subject: "undo", Text: err.Error()}
 		var e *Error
 		if errors.As(err, &e) {
@@ -509,20 +510,24 @@ func Reason(v bench.RunVerdict, run []bench.Finding, steps []bench.StepOutcome) 
 	}
 	for _, want := range decides[v] {
 		for _, o := range steps {
-			if o.Verdict != want {
-				continue
+			if o.Verdict == want {
+				return StepReason(o)
 			}
-			text := "step " + o.Step + ": " + string(o.Verdict)
-			for _, f := range o.Findings {
-				if f.Verdict == o.Verdict {
-					return text + ": " + f.Subject + ": " + f.Text
-				}
-			}
-			if o.Error != nil {
-				return text + ": " + o.Error.Text
-			}
-			return text
 		}
 	}
 	return "no step was run"
+}
+
+// StepReason says in one line why a step has its verdict.
+func StepReason(o bench.StepOutcome) string {
+	text := "step " + o.Step + ": " + string(o.Verdict)
+	for _, f := range o.Findings {
+		if f.Verdict == o.Verdict {
+			return text + ": " + f.Subject + ": " + f.Text
+		}
+	}
+	if o.Error != nil {
+		return text + ": " + o.Error.Text
+	}
+	return text
 }

@@ -116,7 +116,7 @@ func (p *Plan) checkOrder() error {
 	}
 	var free []int
 	for g := range pending {
-		if pending[g] == 0 {
+		if pending[g] == 0 && (g >= n || group(g) == g) {
 			free = append(free, g)
 		}
 	}

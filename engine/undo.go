@@ -55,8 +55,16 @@ func (u *undoStack) pop() *undo {
 			return top
 		}
 	}
-	u.done = true
 	return nil
+}
+
+// close runs what is left; whatever is pushed from here on runs at once.
+func (u *undoStack) close(ctx context.Context) *multierror.Error {
+	errs := u.run(ctx)
+	u.mu.Lock()
+	u.done = true
+	u.mu.Unlock()
+	return multierror.Append(errs, u.run(ctx).WrappedErrors()...)
 }
 
 // run calls everything, last in first out. ctx must not be one that can be cancelled.

@@ -2,8 +2,15 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -17,10 +24,46 @@ type Workspace struct {
 	// State is the state directory: images, caches, tools.
 	State string
 	// ID is the run's random claim, 12 hex digits; names of cgroups and directories contain it.
-	ID       string
+	ID string
+	// Owned is Work's number in the ledger.
+	Owned    int64
 	Ledger   Ledger
 	Evidence EvidenceStore
 	Log      *slog.Logger
+}
+
+// MakeWork makes the scratch directory, ledger first.
+func (ws *Workspace) MakeWork() error {
+	var err error
+	ws.Owned, err = Own(ws.Ledger, "directory", bench.Claim{Path: ws.Work}, func() (bench.Identity, error) {
+		if err := os.MkdirAll(filepath.Dir(ws.Work), 0o755); err != nil {
+			return bench.Identity{}, err
+		}
+		if err := os.Mkdir(ws.Work, 0o755); err != nil {
+			return bench.Identity{}, err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(ws.Work, &st); err != nil {
+			return bench.Identity{}, &os.PathError{Op: "lstat", Path: ws.Work, Err: err}
+		}
+		return bench.Identity{Dev: bench.Int64(strconv.FormatUint(uint64(st.Dev), 10)), Ino: bench.Int64(strconv.FormatUint(st.Ino, 10))}, nil
+	})
+	return err
+}
+
+// Release removes the scratch directory, which everybody who made something in
+// it has emptied: what is left in it is an error. Idempotent.
+func (ws *Workspace) Release(context.Context) error {
+	if err := os.Remove(ws.Work); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &Error{Op: "remove scratch directory", Err: err, Hint: "something was left in it; sweep takes it away"}
+	}
+	return ws.Ledger.Gone(ws.Owned)
+}
+
+// Releaser is an arm, or anything else, that holds things for the length of a
+// run. Release is idempotent and takes them away.
+type Releaser interface {
+	Release(ctx context.Context) error
 }
 
 // Ledger keeps what a run owns on the host. Safe for concurrent use.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -31,8 +32,11 @@ var bindDump = engine.Bind(KindDump, func(ctx context.Context, x *engine.Exec, p
 	if err != nil {
 		return out, err
 	}
-	for _, f := range out.A.Handle.Facts {
-		x.Fact(f)
+	x.Fact(out.A.Handle.Facts...)
+	digest, err := canonical.Digest(out.A.Handle)
+	if err != nil {
+		return out, err
 	}
+	x.Fact(bench.Fact{Name: "checkpoint", Known: true, Value: string(digest), Source: "checkpoint handle", View: engine.ViewHost})
 	return out, nil
 })

@@ -13,6 +13,11 @@ func Mount(b *engine.Builder, at At, p bench.MountParams, in ...engine.Input) en
 }
 
 var bindMount = engine.Bind(KindMount, func(ctx context.Context, x *engine.Exec, p bench.MountParams) (engine.Root, error) {
+	// What the run stands on goes last: the undo stack is last in, first out.
+	x.OnRelease(x.Workspace().Release)
+	if arm, ok := x.Arm().(engine.Releaser); ok {
+		x.OnRelease(arm.Release)
+	}
 	root, err := x.Arm().Mount(ctx, x.Workspace(), p)
 	if err != nil {
 		return nil, err

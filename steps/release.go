@@ -24,7 +24,7 @@ func ReleaseRoot(b *engine.Builder, at At, root engine.Promise[engine.Root], aft
 // A step that failed before it promised anything leaves nothing here: what it
 // made is on the run's undo stack or was undone by the arm.
 var bindRelease = engine.Bind(KindRelease, func(ctx context.Context, x *engine.Exec, _ bench.ReleaseParams) (engine.Released, error) {
-	switch r := engine.In[releaser](x, 0).(type) {
+	switch r := engine.In[engine.Releaser](x, 0).(type) {
 	case nil:
 		return engine.Released{}, nil
 	case engine.Root:
@@ -34,8 +34,3 @@ var bindRelease = engine.Bind(KindRelease, func(ctx context.Context, x *engine.E
 		return engine.Released{}, r.Release(ctx)
 	}
 })
-
-// releaser is what Place and Root have in common.
-type releaser interface {
-	Release(ctx context.Context) error
-}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -18,27 +19,47 @@ import (
 
 // Group is a child of the ownership cgroup: one for the tools, one for each
 // slot. Start processes in it with SysProcAttr{UseCgroupFD: true, CgroupFD:
-// g.FD()}, so that they never exist outside of it.
+// g.FD()}, so that they never exist outside of it. Safe for concurrent use.
 type Group struct {
 	owner *Owner
 	name  string
-	node  *node
-	dir   *os.File
+	path  string
+
+	mu   sync.Mutex
+	node *node
+	dir  *os.File
+}
+
+// make owns, makes and opens the group's directory.
+func (g *Group) make() error {
+	n, err := makeNode(g.owner.ws.Ledger, g.owner.mkdir, g.path, "ownership of "+g.name)
+	if err != nil {
+		return err
+	}
+	g.node = n
+	if g.dir, err = os.Open(g.path); err != nil {
+		return &engine.Error{Op: "open cgroup", Err: err}
+	}
+	return nil
 }
 
 // Name of the group below its owner.
 func (g *Group) Name() string { return g.name }
 
-// Path of the group's directory.
-func (g *Group) Path() string { return g.node.path }
+// Path of the group's directory. It stays the same for the group's life.
+func (g *Group) Path() string { return g.path }
 
-// FD of the group's directory, open until Remove.
-func (g *Group) FD() int { return int(g.dir.Fd()) }
+// FD of the group's directory. Ask anew for each start: Kill changes it.
+func (g *Group) FD() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return int(g.dir.Fd())
+}
 
 // Pids lists the processes of the group and of the groups below it. Dead
 // processes that nobody has waited for are not listed (cgroup-v2.rst).
 func (g *Group) Pids() ([]int, error) {
-	pids, err := pidsBelow(g.node.path)
+	pids, err := pidsBelow(g.path)
 	if err != nil {
 		return nil, &engine.Error{Op: "list cgroup", Err: err}
 	}
@@ -50,23 +71,48 @@ func (g *Group) Pids() ([]int, error) {
 // is gone is empty. When ctx ends first it returns ErrDeadline naming the pids.
 // Reaping is the parents' business: a dead process that was not waited for no
 // longer counts as in the group.
-func (g *Group) Kill(ctx context.Context) error { return kill(ctx, g.node) }
+//
+// A group that was killed is made anew under its name, without the groups below
+// it (limits on a unified host: read their usage first). Linux 6.14 and later
+// count the kills of a group and compare the count with the one of the group
+// that a process is cloned from, so that whatever is cloned into a group that
+// was ever killed dies at once (cgroup_css_set_fork, cgroup_post_fork).
+func (g *Group) Kill(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	killed, err := kill(ctx, g.node)
+	if err != nil || !killed {
+		return err
+	}
+	if err := g.node.remove(ctx); err != nil {
+		return err
+	}
+	if err := g.dir.Close(); err != nil {
+		return &engine.Error{Op: "close cgroup", Err: err}
+	}
+	return g.make()
+}
 
-func kill(ctx context.Context, n *node) error {
+// kill says whether there was anything to kill.
+func kill(ctx context.Context, n *node) (bool, error) {
 	ours, err := n.present()
 	if err != nil {
-		return &engine.Error{Op: "kill cgroup", Err: err}
+		return false, &engine.Error{Op: "kill cgroup", Err: err}
 	}
 	if !ours {
-		return nil
+		return false, nil
+	}
+	// Nothing can be born in an empty group but from us.
+	if populated, err := event(n.path, "populated"); err == nil && !populated {
+		return false, nil
 	}
 	err = write(filepath.Join(n.path, "cgroup.kill"), "1")
 	// Kernels before 5.14 have no cgroup.kill.
 	missing := errors.Is(err, fs.ErrNotExist)
 	if err != nil && !missing {
-		return &engine.Error{Op: "kill cgroup", Err: err}
+		return false, &engine.Error{Op: "kill cgroup", Err: err}
 	}
-	return awaitEmpty(ctx, n, missing)
+	return true, awaitEmpty(ctx, n, missing)
 }
 
 // awaitEmpty polls until no process is left. The kernel's own notification on
@@ -131,17 +177,19 @@ func killMember(pid int, group string) error {
 
 // Freeze stops every process of the group and of the groups below it; it
 // returns once the kernel says that all of them are stopped. Idempotent.
-func (g *Group) Freeze(ctx context.Context) error { return g.setFrozen(ctx, "freeze cgroup", "1", true) }
+func (g *Group) Freeze(ctx context.Context) error {
+	return g.setFrozen(ctx, "freeze cgroup", "1", true)
+}
 
 // Thaw undoes Freeze. Idempotent.
 func (g *Group) Thaw(ctx context.Context) error { return g.setFrozen(ctx, "thaw cgroup", "0", false) }
 
 func (g *Group) setFrozen(ctx context.Context, op, value string, want bool) error {
-	if err := write(filepath.Join(g.node.path, "cgroup.freeze"), value); err != nil {
+	if err := write(filepath.Join(g.path, "cgroup.freeze"), value); err != nil {
 		return &engine.Error{Op: op, Err: err}
 	}
 	for wait := 50 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
-		have, err := event(g.node.path, "frozen")
+		have, err := event(g.path, "frozen")
 		if err != nil {
 			return &engine.Error{Op: op, Err: err}
 		}
@@ -150,7 +198,7 @@ func (g *Group) setFrozen(ctx context.Context, op, value string, want bool) erro
 		}
 		select {
 		case <-ctx.Done():
-			return &engine.Error{Op: op, Err: fmt.Errorf("%w: %s: frozen is %t: %w", engine.ErrDeadline, g.node.path, have, ctx.Err())}
+			return &engine.Error{Op: op, Err: fmt.Errorf("%w: %s: frozen is %t: %w", engine.ErrDeadline, g.path, have, ctx.Err())}
 		case <-time.After(wait):
 		}
 	}
@@ -159,6 +207,8 @@ func (g *Group) setFrozen(ctx context.Context, op, value string, want bool) erro
 // Remove takes the group away once it is empty and proves its absence; EBUSY
 // is tried again until ctx ends. Idempotent. The group cannot be used afterwards.
 func (g *Group) Remove(ctx context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if err := g.node.remove(ctx); err != nil {
 		return err
 	}

@@ -23,12 +23,12 @@ func makeV2(ws *engine.Workspace, owner *Owner, slot, name string) (*Limits, err
 	if err != nil {
 		return l, err
 	}
-	err = owner.delegate([]string{controllerCPU, controllerMemory, controllerPids}, owner.node.path, g.node.path)
+	err = owner.delegate([]string{controllerCPU, controllerMemory, controllerPids}, owner.node.path, g.path)
 	if err != nil {
 		return l, err
 	}
 	h := owner.at.v2
-	dir := filepath.Join(g.node.path, name)
+	dir := filepath.Join(g.path, name)
 	rel, err := filepath.Rel(h.dir(), dir)
 	if err != nil {
 		return l, err

@@ -32,6 +32,7 @@ type Owner struct {
 	mu     sync.Mutex
 	groups []*Group
 	limits map[string]int // limits made so far, by slot
+	killed bool
 	stand  *stand
 	// delegated are the controllers that we switched on in our own current group.
 	delegated []string
@@ -141,15 +142,13 @@ func (o *Owner) group(name string) (*Group, error) {
 	if !groupName.MatchString(name) {
 		return nil, &engine.Error{Op: "make cgroup", Err: fmt.Errorf("%w: group name %q", engine.ErrUsage, name)}
 	}
-	n, err := makeNode(o.ws.Ledger, o.mkdir, filepath.Join(o.node.path, name), "ownership of "+name)
-	if err != nil {
+	if o.killed {
+		return nil, &engine.Error{Op: "make cgroup", Err: fmt.Errorf("%w: the owner was killed and can only be removed", engine.ErrUsage)}
+	}
+	g := &Group{owner: o, name: name, path: filepath.Join(o.node.path, name)}
+	if err := g.make(); err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(n.path)
-	if err != nil {
-		return nil, &engine.Error{Op: "open cgroup", Err: err}
-	}
-	g := &Group{owner: o, name: name, node: n, dir: dir}
 	o.groups = append(o.groups, g)
 	return g, nil
 }
@@ -166,8 +165,14 @@ func (o *Owner) forget(g *Group) {
 }
 
 // Kill ends every process below the owner, in its groups and in v2 limits, and
-// proves it, as Group.Kill.
-func (o *Owner) Kill(ctx context.Context) error { return kill(ctx, o.node) }
+// proves it. Afterwards the owner can only be removed: see Group.Kill.
+func (o *Owner) Kill(ctx context.Context) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.killed = true
+	_, err := kill(ctx, o.node)
+	return err
+}
 
 // Remove takes the groups away, the last first, then the owner, and undoes
 // what was changed in our own current group. It removes nothing that still

@@ -15,6 +15,8 @@ import (
 	"github.com/checkpoint-restore/go-criu/v7/rpc"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/drumsbench/drumsbench/engine"
 )
 
 // Scripts that CRIU notifies of, as in the table of the package comment.
@@ -83,7 +85,7 @@ const reapTime = 10 * time.Second
 // The response comes with the error where CRIU gave one.
 func Run(ctx context.Context, cmd *exec.Cmd, r Request, notify Notify) (*rpc.CriuResp, error) {
 	if ctx.Err() != nil {
-		return nil, (&call{req: r, started: time.Now()}).failure(ctx, nil, nil, nil)
+		return nil, &engine.Error{Op: r.Op, Err: fmt.Errorf("criu was not started: %w", over(ctx))}
 	}
 	c, err := start(cmd, r)
 	if err != nil {
@@ -103,9 +105,12 @@ func Run(ctx context.Context, cmd *exec.Cmd, r Request, notify Notify) (*rpc.Cri
 	if !failed && waitErr == nil {
 		return resp, nil
 	}
-	c.family.kill() // what the program left behind, where it alone has failed
-	c.endRestored(resp)
-	return resp, c.failure(ctx, resp, waitErr, talkErr)
+	c.holdRestored(resp)
+	err = c.failure(ctx, resp, waitErr, talkErr)
+	if rest := c.family.settle(reapTime); rest != nil {
+		err = errors.Join(err, &engine.Error{Op: r.Op, Err: rest})
+	}
+	return resp, err
 }
 
 // call is one running request.
@@ -120,8 +125,10 @@ type call struct {
 	exited chan struct{}
 	gone   atomic.Bool
 	// killed: the program's end was our doing and says nothing.
-	killed  atomic.Bool
-	started time.Time
+	killed atomic.Bool
+	// lingered: the program had to be killed after its final answer.
+	lingered bool
+	started  time.Time
 	// root is the restored root task, once CRIU named it.
 	root int
 }
@@ -391,12 +398,14 @@ func (c *call) waitExit(ctx context.Context) {
 	case <-c.exited:
 	case <-ctx.Done():
 	case <-time.After(exitTime):
+		c.lingered = true
 		c.kill()
 	}
 }
 
 // reap collects the program, which has ended or was killed.
 func (c *call) reap() error {
+	c.family.retire()
 	select {
 	case <-c.exited:
 	case <-time.After(reapTime):
@@ -407,15 +416,12 @@ func (c *call) reap() error {
 	return c.cmd.Wait()
 }
 
-// endRestored makes sure that a failed restore leaves no task and no zombie of ours.
-func (c *call) endRestored(resp *rpc.CriuResp) {
-	if c.req.GetType() != rpc.CriuReqType_RESTORE {
-		return
-	}
-	if pid := int(resp.GetRestore().GetPid()); pid > 1 && c.root == 0 && c.req.Opts.GetRstSibling() && isChild(pid) {
+// holdRestored takes hold of the root task of a failed restore that nobody was notified of.
+func (c *call) holdRestored(resp *rpc.CriuResp) {
+	pid := int(resp.GetRestore().GetPid())
+	if c.req.GetType() == rpc.CriuReqType_RESTORE && c.req.Opts.GetRstSibling() && pid > 1 && isChild(pid) {
 		c.setRoot(pid)
 	}
-	c.family.end(c.root, reapTime)
 }
 
 func (c *call) close() {

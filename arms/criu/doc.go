@@ -11,8 +11,8 @@
 //     with --no-default-config and with [Env], which is built from nothing.
 //   - A call ends when its context ends. Then CRIU, its process group and
 //     whatever it started are dead, and what was a child of ours is reaped.
-//   - An error of [Dump] means that the tree runs on, unless the context ended
-//     it; an error of [Restore] means that nothing of the tree is left.
+//   - A failed [Dump] leaves the tree running, as far as CRIU keeps its word; a
+//     failed [Restore] leaves nothing of the tree.
 //   - Every error is an *engine.Error that names the log; its cause is a
 //     [*Failure] with CRIU's own lines and, for known kinds, a remedy.
 //   - Images are read strictly: a short or damaged image is an error, never an

@@ -100,19 +100,22 @@ func (c *call) failure(ctx context.Context, resp *rpc.CriuResp, waitErr, talkErr
 		}
 	case errors.As(talkErr, &veto):
 		e.Err = veto
+	case c.lingered && resp.GetSuccess():
+		e.Err = fmt.Errorf("criu did not end within %s of its answer", exitTime)
 	case f.Kind == "" && len(f.Lines) == 0 && f.Signal == 0 && talkErr != nil && !errors.Is(talkErr, errNoAnswer):
 		e.Err = talkErr
 	default:
 		e.Err, e.Hint = f, kinds[f.Kind].hint
 	}
 	var exit *exec.ExitError
-	if waitErr != nil && !errors.As(waitErr, &exit) { // it could not be collected
+	if waitErr != nil && !errors.As(waitErr, &exit) { // the program could not be collected
 		e.Err = errors.Join(e.Err, waitErr)
 	}
 	return e
 }
 
-func ended(ctx context.Context, after time.Duration, f *Failure) error {
+// over is the error of a context that has ended, engine.ErrDeadline for a deadline.
+func over(ctx context.Context) error {
 	err := ctx.Err()
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("%w: %w", engine.ErrDeadline, err)
@@ -120,7 +123,11 @@ func ended(ctx context.Context, after time.Duration, f *Failure) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
-	err = fmt.Errorf("criu was killed after %s: %w", after.Round(time.Millisecond), err)
+	return err
+}
+
+func ended(ctx context.Context, after time.Duration, f *Failure) error {
+	err := fmt.Errorf("criu was killed after %s: %w", after.Round(time.Millisecond), over(ctx))
 	if len(f.Lines) > 0 {
 		err = fmt.Errorf("%w; its log says: %s", err, strings.Join(f.Lines, "; "))
 	}

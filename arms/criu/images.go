@@ -206,6 +206,9 @@ func (im Images) Processes() ([]Process, error) {
 		for _, tid := range t.entry.GetThreads() {
 			p.Threads = append(p.Threads, int(tid))
 		}
+		if t.dead() {
+			p.Threads = []int{p.Pid} // CRIU 4.2.1 writes uninitialised memory for a zombie's
+		}
 		p.Compat32 = compat(t.core)
 		found[i] = p
 	}

@@ -31,7 +31,10 @@ const (
 	KindImages      Kind = "images"             // image.c: not a checkpoint of this CRIU
 	KindCaps        Kind = "capabilities"       // cr-service.c check_caps
 	KindOption      Kind = "unsupported-option" // config.c
-	KindCrash       Kind = "crash"              // the program ended by a signal
+	KindHelper      Kind = "missing-helper"     // util.c cr_system: ip or tar
+	KindMPTCP       Kind = "multipath-tcp"      // sk-inet.c: what Go's listeners are unless told otherwise
+	KindKilled      Kind = "task-killed"        // cr-restore.c: a task was killed while it was restored
+	KindCrash       Kind = "crash"              // the program or its restorer crashed
 )
 
 type kind struct {
@@ -42,8 +45,8 @@ type kind struct {
 
 // kindOrder is the order in which lines are tried: the cause before what it brings about.
 var kindOrder = []Kind{
-	KindInFlight, KindLocks, KindRootMount, KindChroot, KindSession, KindUnixSocket, KindTCP, KindRlimit,
-	KindGhostSize, KindLinkRemap, KindFileChanged, KindGhostRace, KindPidTaken, KindNoProcess, KindRootMissing,
+	KindCrash, KindKilled, KindInFlight, KindMPTCP, KindLocks, KindRootMount, KindChroot, KindSession, KindUnixSocket, KindTCP, KindRlimit,
+	KindHelper, KindGhostSize, KindLinkRemap, KindFileChanged, KindGhostRace, KindPidTaken, KindNoProcess, KindRootMissing,
 	KindMount, KindImages, KindCaps, KindOption,
 }
 
@@ -71,7 +74,7 @@ var kinds = map[Kind]kind{
 		"a process came into the slot with a session from outside: start everything as a child of the slot's first process, and that one with a session of its own",
 	},
 	KindUnixSocket: {
-		regexp.MustCompile(`External socket is used|External socket found in image`), engine.ErrRefused,
+		regexp.MustCompile(`External socket is used|External socket found in image|Unix socket \d+ not found`), engine.ErrRefused,
 		"a unix socket of the slot is connected to the outside: start everything as a child of the slot's first process and close what it inherited",
 	},
 	KindTCP: {
@@ -115,7 +118,7 @@ var kinds = map[Kind]kind{
 		"the new root must be a mount point in CRIU's own mount namespace",
 	},
 	KindImages: {
-		regexp.MustCompile(`(?i)magic doesn't match|too old image|not supported images version|unexpected eof|img trimmed|unable to open .*\.img|failed unpacking object|wrong object requested`), nil,
+		regexp.MustCompile(`(?i)magic doesn't match|too old image|not supported images version|unexpected eof|img trimmed|read \d+ bytes while \d+ expected|unable to open .*\.img|failed unpacking object|wrong object requested`), nil,
 		"the checkpoint's images are incomplete, damaged, or of another CRIU: make the checkpoint again",
 	},
 	KindCaps: {
@@ -126,7 +129,19 @@ var kinds = map[Kind]kind{
 		regexp.MustCompile(`(?i)is not (enabled|supported|allowed)|are not supported|not supported by (the )?kernel`), engine.ErrRefused,
 		"this CRIU or kernel lacks what was asked for; `criu check` names it",
 	},
-	KindCrash: {nil, nil, "a crash of criu itself: keep the log and the images, and report them to its authors"},
+	KindHelper: {
+		regexp.MustCompile(`execvp\("(ip|tar|gzip)"`), engine.ErrRefused,
+		"CRIU starts ip (iproute2) and tar: install them in /usr/sbin, /usr/bin, /sbin or /bin",
+	},
+	KindMPTCP: {
+		regexp.MustCompile(`Unsupported proto 262`), engine.ErrRefused,
+		`a multipath TCP socket is open, as Go's listeners are by default: use net.ListenConfig.SetMultipathTCP(false) or GODEBUG=multipathtcp=0 in the guest`,
+	},
+	KindKilled: {
+		regexp.MustCompile(`killed by signal 9`), nil,
+		"a task was killed while it was restored, as happens when the memory limit is below what the checkpoint needs",
+	},
+	KindCrash: {regexp.MustCompile(`BUG at |killed by signal (4|6|7|8|11):`), nil, "a crash of criu itself: keep the log and the images, and report them to its authors"},
 }
 
 // maxLines of CRIU's error lines stand in a message.
@@ -138,12 +153,16 @@ const maxLines = 3
 //	Error (criu/cr-dump.c:1963): Dumping FAILED.
 //
 // The answer's cr_errmsg has the same form. libcompel's lines have other places in the brackets.
-var errorLine = regexp.MustCompile(`^(?:\(\d+\.\d+\)\s*)?(?:\s*\d+:\s*)?(?:Error \([^)]*\):|BUG at|BUG:)\s*(.*)$`)
+var errorLine = regexp.MustCompile(`^(?:\(\d+\.\d+\)\s*)?(?:\s*\d+:\s*)?Error \([^)]*\):\s*(.*)$`)
 
 // last words say only that there was an error before.
 var lastWords = regexp.MustCompile(`^(Dumping FAILED|Restoring FAILED|Killing processes because of failure)`)
 
-// errorLines of a log, in order, repetitions of one after another dropped.
+// noise are error lines of calls that succeed: CRIU raises its own limit where
+// it may, and asks for iptables where it could do without.
+var noise = regexp.MustCompile(`rlimit: Can't setup RLIMIT_NOFILE for self|execvp\("ip6?tables|^ip6?tables(-legacy|-nft)?-(save|restore) -V failed`)
+
+// errorLines of a log, in order, noise and repetitions of one after another dropped.
 func errorLines(log []byte) []string {
 	var lines []string
 	for _, line := range strings.Split(strings.ToValidUTF8(string(log), "?"), "\n") {
@@ -153,10 +172,7 @@ func errorLines(log []byte) []string {
 			continue
 		}
 		text := m[1]
-		if strings.Contains(line, "BUG") {
-			text = strings.TrimSpace(line)
-		}
-		if n := len(lines); text != "" && (n == 0 || lines[n-1] != text) {
+		if n := len(lines); text != "" && !noise.MatchString(text) && (n == 0 || lines[n-1] != text) {
 			lines = append(lines, text)
 		}
 	}

@@ -2,6 +2,7 @@ package criu
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -56,7 +57,7 @@ type RestoreOptions struct {
 	LogLevel LogLevel
 	// Sibling makes the restored root task a child of the process that started CRIU, which must reap it.
 	Sibling bool
-	// LeaveStopped leaves every task stopped (state T). It returns before any of them ran an instruction of its own.
+	// LeaveStopped leaves every task stopped, which is read back ([WaitStopped]); none has run an instruction of its own.
 	LeaveStopped bool
 	// FileLocks as at the dump. POSIX locks on files that their owner maps are lost all the same.
 	FileLocks bool
@@ -138,9 +139,11 @@ func (o RestoreOptions) Opts() (*rpc.CriuOpts, error) {
 	return opts, nil
 }
 
-// Dump dumps a tree and ends it. On an error the tree runs on; only where ctx
-// ended in the middle of the dump is it in an unknown state. The tree's root
-// stays a zombie until its parent waits for it.
+// Dump dumps a tree and ends it; its root stays a zombie until its parent waits
+// for it. On an error the tree runs on, with two exceptions: where ctx ended in
+// the middle of the dump its state is unknown (it ran on wherever that was
+// tried, but CRIU may have been inside of a task), and where the images do not
+// hold what CRIU reports the tree is gone.
 func Dump(ctx context.Context, cmd *exec.Cmd, o DumpOptions, notify Notify) error {
 	const op = "dump"
 	opts, err := o.Opts()
@@ -182,8 +185,16 @@ func Restore(ctx context.Context, cmd *exec.Cmd, o RestoreOptions, notify Notify
 	if pid < 1 || o.Sibling && !isChild(pid) {
 		return 0, &engine.Error{Op: op, Log: req.Log, Err: fmt.Errorf("criu reports success: root task %d is no child of ours", pid)}
 	}
-	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
-		return 0, &engine.Error{Op: op, Log: req.Log, Err: fmt.Errorf("criu reports success: root task %d: %w", pid, engine.ErrDead)}
+	if o.LeaveStopped {
+		err = WaitStopped(ctx, pid)
+	} else if _, err = os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
+		err = fmt.Errorf("root task %d: %w", pid, engine.ErrDead)
+	}
+	if err != nil {
+		if rest := endTree(pid); rest != nil {
+			err = errors.Join(err, rest)
+		}
+		return 0, &engine.Error{Op: op, Log: req.Log, Err: fmt.Errorf("criu reports success: %w", err)}
 	}
 	return pid, nil
 }

@@ -77,6 +77,9 @@ func Locate(ctx context.Context, state string) (Tool, error) {
 	}
 	v, err := t.askVersion(ctx)
 	if err != nil {
+		if ctx.Err() == nil {
+			err = refuse("check criu", fmt.Errorf("%s: %w", t.Path, err), setupHint)
+		}
 		return Tool{}, err
 	}
 	t.Version = v.String()

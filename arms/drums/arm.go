@@ -13,12 +13,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/image"
+	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -77,26 +80,37 @@ func (a *Arm) Facts(context.Context) []bench.Fact {
 type root struct {
 	*image.Mounted
 	sha256 bench.SHA256
+	// hashes spares a reset the hashing of the image and of layers.
+	hashes overlay.HashCache
 }
 
 // Mount implements engine.Arm.
 func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountParams) (engine.Root, error) {
-	if _, err := a.groups(ctx, ws); err != nil {
+	tools, err := a.groups(ws)
+	if err != nil {
+		return nil, err
+	}
+	// Outside of any measurement window: what criu learns of the kernel once, it need not learn at each reset.
+	kdat, err := a.tool.Kdat(filepath.Join(ws.State, "cache"))
+	if err != nil {
+		return nil, err
+	}
+	if err := kdat.Ensure(ctx); err != nil {
 		return nil, err
 	}
 	path := p.Image.File
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(ws.State, "images", path)
 	}
-	cache := filepath.Join(ws.State, "cache")
-	end := engine.StartSpan(ctx, "verify")
-	verified, err := image.Verify(ctx, path, p.Image.Sha256, cache)
-	end()
-	if err != nil {
-		return nil, err
-	}
-	defer engine.StartSpan(ctx, "attach")()
-	m, err := image.Attach(ctx, ws, image.AttachOptions{Path: path, Image: p.Image, Method: a.settings.Attach, CacheDir: cache, Verified: verified})
+	m, err := image.Attach(ctx, ws, image.AttachOptions{
+		Path: path, Image: p.Image, Method: a.settings.Attach, CacheDir: filepath.Join(ws.State, "cache"),
+		Prepare: func(cmd *exec.Cmd) {
+			if cmd.SysProcAttr == nil {
+				cmd.SysProcAttr = &syscall.SysProcAttr{}
+			}
+			cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, tools.FD()
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +118,7 @@ func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountPara
 }
 
 // groups makes the run's ownership cgroup, once, and the group of tools in it.
-func (a *Arm) groups(ctx context.Context, ws *engine.Workspace) (*cgroup.Group, error) {
+func (a *Arm) groups(ws *engine.Workspace) (*cgroup.Group, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.tools != nil {

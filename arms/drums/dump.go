@@ -13,7 +13,6 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/criu"
-	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
@@ -146,7 +145,7 @@ func (s *slot) census(ctx context.Context, ref engine.GuestReference) (c census,
 // one and writes the handle.
 func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c census) (engine.Checkpoint, error) {
 	t := s.now
-	img := criu.Images{Dir: filepath.Join(dir, imagesDir)}
+	img := criu.OpenImages(filepath.Join(dir, imagesDir))
 	wanted, err := img.Locks()
 	if err != nil {
 		return engine.Checkpoint{}, err
@@ -184,12 +183,13 @@ func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c censu
 		return engine.Checkpoint{}, err
 	}
 	t.pid = 0
-	if err := overlay.Seal(t.upper(), filepath.Join(dir, layerDir)); err != nil {
+	if err := overlay.Seal(overlay.SealOptions{
+		Upper: t.upper(), Work: t.work(), Image: s.root.Dir(), Dest: filepath.Join(dir, layerDir), Cache: &s.root.hashes,
+	}); err != nil {
 		return engine.Checkpoint{}, err
 	}
 	facts := append(s.arm.tool.Facts(), s.arm.host...)
 	facts = append(facts, networkFact(img))
-	facts = append(facts, img.Facts()...)
 	return checkpoint.Seal(ctx, dir, bench.Checkpoint{
 		ApiVersion: engine.APIVersion, Arm: Kind, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),
 		Workload: p.Workload, Image: s.root.sha256,
@@ -202,14 +202,22 @@ func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c censu
 // without, for instance when it was told that the namespace is empty.
 func networkFact(img criu.Images) bench.Fact {
 	f := bench.Fact{Name: engine.NetworkPreserved, View: engine.ViewHost}
-	found, missing, err := img.Network()
-	switch {
-	case err != nil:
+	images, err := img.Network()
+	if err != nil {
 		f.Reason = err.Error()
-	case len(missing) > 0:
-		f.Reason = fmt.Sprintf("criu wrote no %v image", missing)
-	default:
-		f.Known, f.Value, f.Source = true, fmt.Sprint(found), "criu images"
+		return f
 	}
+	have := map[string]int64{}
+	for _, i := range images {
+		have[i.Kind] += i.Size
+	}
+	for _, kind := range []string{"netdev", "ifaddr", "route"} {
+		// An image without an entry is its magic numbers only: 8 bytes.
+		if have[kind] <= 8 {
+			f.Reason = fmt.Sprintf("criu wrote no %s image with an entry", kind)
+			return f
+		}
+	}
+	f.Known, f.Value, f.Source = true, fmt.Sprint(have), "criu images, bytes by kind"
 	return f
 }

@@ -7,16 +7,12 @@ import (
 	"strings"
 
 	"github.com/drumsbench/drumsbench/arms/criu"
-	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/observe"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
-
-// hashes spares a reset the hashing of layers that did not change.
-var hashes = overlay.NewHashCache()
 
 // Observe implements engine.Slot.
 func (s *slot) Observe(ctx context.Context, aspects ...engine.Aspect) engine.Observation {
@@ -46,7 +42,7 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 			}
 			pids := make([]int, len(tasks))
 			for i, task := range tasks {
-				pids[i] = task.Host
+				pids[i] = task.Pid
 			}
 			o.Limits = t.limits.Read(pids)
 		case engine.AspectMounts:
@@ -63,7 +59,10 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 		case engine.AspectLocks:
 			o.Locks = reading(view, proc+"fdinfo of the tree", func() ([]bench.Lock, error) { return locks.Census(t.pid) })
 		case engine.AspectProcesses:
-			o.Processes = reading(view, proc+" of the tree", func() ([]bench.Process, error) { return procfs.Processes(t.pid) })
+			o.Processes = reading(view, proc+" of the tree", func() ([]bench.Process, error) {
+				list, _, err := procfs.Processes(t.pid)
+				return list, err
+			})
 		case engine.AspectEnclosure:
 			o.Enclosure = reading(view, "/proc of the tree, sock_diag, /proc/locks", func() ([]bench.Finding, error) {
 				return procfs.Enclosure(t.pid, procfs.Options{EstablishedTCP: t.policy.EstablishedTCP, Locks: p.arm.settings.Locks})
@@ -103,6 +102,6 @@ func (p *place) state(t *tenancy) (bench.StateManifest, error) {
 		}
 	}
 	return overlay.State(overlay.StateOptions{
-		Image: p.root.Dir(), Layers: t.layers, Upper: t.upper(), Tmpfs: tmpfs, Exclude: t.exclude, Cache: hashes,
+		Image: p.root.Dir(), Layers: t.layers, Upper: t.upper(), Work: t.work(), Tmpfs: tmpfs, Exclude: t.exclude, Cache: &p.root.hashes,
 	})
 }

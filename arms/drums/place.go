@@ -88,7 +88,7 @@ func (a *Arm) takePlace(ctx context.Context, ws *engine.Workspace, r engine.Root
 		end()
 		return p, err
 	}
-	if _, err := a.groups(ctx, ws); err != nil {
+	if _, err := a.groups(ws); err != nil {
 		return nil, err
 	}
 	group, err := a.owner.Group(name)

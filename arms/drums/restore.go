@@ -14,7 +14,6 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/criu"
-	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/stage"
@@ -30,7 +29,7 @@ func init() {
 const undoTime = 30 * time.Second
 
 // compatible are the facts that a checkpoint is of.
-var compatible = []string{"kernel-release", "machine", "cpu-features", criu.FactVersion, criu.FactSHA256}
+var compatible = []string{"kernel-release", "machine", "cpu-features", "criu.version", "criu.sha256"}
 
 // criuConfig tells a criu process how to prepare itself.
 type criuConfig struct {
@@ -55,12 +54,12 @@ func runCRIU(c criuConfig) error {
 		if err := overlay.Mount(*c.Overlay); err != nil {
 			return err
 		}
-		if err := overlay.CopyUp(c.Overlay.Target, c.CopyUp); err != nil {
+		if err := overlay.CopyUp(c.Overlay.Target, c.Overlay.Upper, c.CopyUp); err != nil {
 			return err
 		}
 	}
-	if err := unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,size=4m"); err != nil {
-		return fmt.Errorf("mount a private /run: %w", err)
+	if err := criu.MountRun("/run"); err != nil {
+		return err
 	}
 	if err := (criu.Kdat{File: c.Kdat}).Prefill("/run"); err != nil {
 		return err
@@ -172,8 +171,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 	if err := p.settle(t, pid); err != nil {
 		return nil, err
 	}
-	img := criu.Images{Dir: images}
-	inner, err := img.StoppedAtDump()
+	inner, err := criu.OpenImages(images).StoppedAtDump()
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +190,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 
 // keepLog copies criu's log beside the run before the tenancy's folder goes, and names it in the error.
 func (p *place) keepLog(work string, err error) error {
-	for _, name := range []string{criu.DumpLog, criu.RestoreLog} {
+	for _, name := range []string{"dump.log", "restore.log"} {
 		b, rerr := os.ReadFile(filepath.Join(work, name))
 		if rerr != nil {
 			continue
@@ -239,18 +237,18 @@ func (s *stopped) Resume(ctx context.Context) (engine.Slot, error) {
 		if t.stopped[task.Inner] {
 			continue
 		}
-		if err := unix.Kill(task.Host, unix.SIGCONT); err != nil {
+		if err := unix.Kill(task.Pid, unix.SIGCONT); err != nil {
 			return nil, &engine.Error{Op: "resume " + s.name, Err: fmt.Errorf("continue pid %d: %w", task.Inner, err)}
 		}
 	}
 	for {
+		tasks, err := procfs.Tasks(t.pid)
+		if err != nil {
+			return nil, &engine.Error{Op: "resume " + s.name, Err: err}
+		}
 		running := true
 		for _, task := range tasks {
-			state, err := procfs.State(task.Host)
-			if err != nil {
-				return nil, &engine.Error{Op: "resume " + s.name, Err: fmt.Errorf("%w: pid %d: %w", engine.ErrDead, task.Inner, err)}
-			}
-			if state == "T" && !t.stopped[task.Inner] {
+			if task.Status.State == 'T' && !t.stopped[task.Inner] {
 				running = false
 			}
 		}

@@ -148,9 +148,11 @@ func (a *apt) layout() error {
 		`APT::Architecture "` + a.arch + `";`,
 		`APT::Architectures "` + a.arch + `";`,
 		`APT::Install-Recommends "false";`,
+		`pkgCacheGen::ForceEssential ",";`, // as mmdebstrap: else apt itself counts as essential
 		`APT::Update::Error-Mode "any";`,
 		`APT::Sandbox::User "root";`,
 		`Acquire::Languages "none";`,
+		`Acquire::ForceHash "SHA256";`, // else --print-uris tells the MD5
 	}, a.options...)
 	for name, lines := range map[string][]string{"apt.conf": conf, "sources.list": a.sources, "status": nil} {
 		text := strings.Join(lines, "\n")

@@ -157,7 +157,7 @@ func checkRecipe(o BuildOptions) (int64, error) {
 	usage := func(format string, args ...any) error {
 		return &engine.Error{Op: op, Err: fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), engine.ErrUsage)}
 	}
-	size, err := units.RAMInBytes(strings.Replace(string(o.Recipe.Size), "iB", "", 1))
+	size, err := units.RAMInBytes(string(o.Recipe.Size))
 	switch {
 	case err != nil || size < 1<<20:
 		return 0, usage("size %q is below 1MiB", o.Recipe.Size)

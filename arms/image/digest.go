@@ -38,15 +38,24 @@ func identify(stat *unix.Stat_t) Identity {
 	}
 }
 
+// identityOf is the identity of an open regular file.
 func identityOf(f *os.File) (Identity, error) {
-	var stat unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
-		return Identity{}, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
+	stat, err := fstat(f)
+	if err != nil {
+		return Identity{}, err
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG {
 		return Identity{}, &os.PathError{Op: "fstat", Path: f.Name(), Err: errors.New("not a regular file")}
 	}
-	return identify(&stat), nil
+	return identify(stat), nil
+}
+
+func fstat(f *os.File) (*unix.Stat_t, error) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		return nil, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
+	}
+	return &stat, nil
 }
 
 // ledger is the identity as the ledger keeps it.

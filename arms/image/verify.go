@@ -122,6 +122,9 @@ type qcow2Info struct {
 // imageInfo asks qemu-img about a file whose digest was compared with its pin.
 func imageInfo(ctx context.Context, f *os.File, prepare func(*exec.Cmd)) (qcow2Info, error) {
 	const op = "inspect image"
+	// A header may name another file as its data file, and a pipe in that place would block for ever.
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	cmd, err := command(ctx, "qemu-img", "info", "--output=json", "--force-share", "-f", "qcow2", passed(0))
 	if err != nil {
 		return qcow2Info{}, err
@@ -130,9 +133,6 @@ func imageInfo(ctx context.Context, f *os.File, prepare func(*exec.Cmd)) (qcow2I
 	if prepare != nil {
 		prepare(cmd)
 	}
-	// A header may name another file as its data file, and a pipe in that place would block for ever.
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
 	text, err := output(ctx, op, cmd)
 	if err != nil {
 		return qcow2Info{}, err
@@ -168,3 +168,6 @@ func (i qcow2Info) standsAlone(path string) error {
 	}
 	return nil
 }
+
+// CacheDir is where digests, raw files and package lists lie below a state directory.
+func CacheDir(state string) string { return filepath.Join(state, "cache", "image") }

@@ -18,11 +18,17 @@ type Namespace struct{ Dev, Ino uint64 }
 
 // NamespaceOf reads which namespace of a kind (pid, mnt, net, ipc, uts, user…) a process is in. engine.ErrDead if it is gone.
 func NamespaceOf(pid int, kind string) (Namespace, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(filepath.Join(root, strconv.Itoa(pid), "ns", kind), &st); err != nil {
-		return Namespace{}, gone(pid, err)
+	ns, err := namespace(filepath.Join(root, strconv.Itoa(pid), "ns", kind))
+	if err != nil {
+		return ns, gone(pid, err)
 	}
-	return Namespace{st.Dev, st.Ino}, nil
+	return ns, nil
+}
+
+func namespace(path string) (Namespace, error) {
+	var st unix.Stat_t
+	err := unix.Stat(path, &st)
+	return Namespace{st.Dev, st.Ino}, err
 }
 
 // OpenNamespace opens a namespace of exactly the process of this identity, which is compared after the file was opened.
@@ -43,18 +49,32 @@ func OpenNamespace(id bench.Identity, kind string) (*os.File, error) {
 	return f, nil
 }
 
-// inNetwork runs fn on an OS thread inside a network namespace. The thread is thrown away, so it never has to find back.
-func inNetwork(ns *os.File, fn func() error) error {
+// OnThread runs fn on an OS thread that nothing else uses and that ends with
+// it, together with what fn changed of it (namespaces, traced tasks). Never the
+// main thread: that one cannot end, so Go would park it for ever where fn left it,
+// and /proc/PID would show the process there.
+func OnThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace: %w", err)
+		if unix.Gettid() == unix.Getpid() {
+			done <- OnThread(fn) // while this goroutine keeps the main thread busy
+			runtime.UnlockOSThread()
 			return
 		}
 		done <- fn()
 	}()
 	return <-done
+}
+
+// inNetwork runs fn on a thread inside a network namespace.
+func inNetwork(ns *os.File, fn func() error) error {
+	return OnThread(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter network namespace: %w", err)
+		}
+		return fn()
+	})
 }
 
 // inside says whether a pid namespace is the slot's or lies below it.

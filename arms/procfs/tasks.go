@@ -73,6 +73,12 @@ func census(initPid int) (tasks []Task, others []int, err error) {
 		if errors.Is(err, engine.ErrDead) {
 			continue
 		}
+		if errors.Is(err, fs.ErrPermission) {
+			if err := guarded(pid, level, id); err != nil {
+				return fail(err)
+			}
+			continue
+		}
 		if err != nil {
 			return fail(err)
 		}
@@ -111,6 +117,34 @@ func census(initPid int) (tasks []Task, others []int, err error) {
 		return fail(err)
 	}
 	return tasks, others, nil
+}
+
+// guarded judges a process that the kernel does not let us look into, such as a
+// container's own init with more capabilities than ours: it counts as a
+// stranger that holds nothing of the slot if it has no number at the slot's
+// level and is older than the slot, so that it has inherited nothing from it.
+// Anything else is engine.ErrUnknown.
+func guarded(pid, level int, slot bench.Identity) error {
+	id, err := Identity(pid)
+	if errors.Is(err, engine.ErrDead) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	st, err := observe.ReadStatus(os.DirFS(root), pid)
+	if vanished(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	born, err1 := strconv.ParseUint(string(id.StartTicks), 10, 64)
+	made, err2 := strconv.ParseUint(string(slot.StartTicks), 10, 64)
+	if err1 != nil || err2 != nil || len(st.NSpid) > level || born >= made {
+		return fmt.Errorf("%w: pid %d (%s) may not be inspected", engine.ErrUnknown, pid, st.Name)
+	}
+	return nil
 }
 
 // Processes lists the slot's processes as the record keeps them, sorted by

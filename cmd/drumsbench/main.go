@@ -15,6 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/drumsbench/drumsbench/arms/stage"
 	"github.com/drumsbench/drumsbench/engine"
 )
 
@@ -27,6 +28,10 @@ type cli struct {
 	globals
 
 	Vet     vetCmd     `cmd:"" help:"Check manifests and say what is wrong, one line a mistake."`
+	Plan    planCmd    `cmd:"" help:"Compile a manifest and print its plan."`
+	Run     runCmd     `cmd:"" help:"Execute a manifest's plan on its arms."`
+	Show    showCmd    `cmd:"" help:"Print a table of runs from their records."`
+	Image   imageCmd   `cmd:"" help:"Build images from recipes and say what an image is."`
 	Schema  schemaCmd  `cmd:"" help:"Give a repository of manifests the schema of this program."`
 	Version versionCmd `cmd:"" help:"Print which program this is."`
 }
@@ -34,9 +39,13 @@ type cli struct {
 const description = `DrumsBench measures how desktop environments for computer-use agents are reset.
 A manifest in CUE pins the workload; it is compiled into one plan, which runs the same on every arm.
 
-Start with a manifest:
+From a manifest to a table, as root:
 
-  drumsbench vet manifests/locks
+  drumsbench vet manifests/locks                        is the manifest good?
+  drumsbench image build manifests/images/tiny.cue      build and pin the image that it names
+  drumsbench plan manifests/locks                       what will be done, step by step
+  drumsbench run manifests/locks                        do it; the run's directory keeps everything
+  drumsbench show                                       the runs as a table, from their records
 
 Exit codes, the same for every command:
 
@@ -47,6 +56,7 @@ Exit codes, the same for every command:
   4  a person has to review the run`
 
 func main() {
+	stage.Main() // a copy of this program that prepares a slot or criu does not come back
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -50,7 +50,7 @@ var defaultCheckpointPolicy = sync.OnceValues(func() (policy bench.CheckpointPol
 // Workload is the digest of everything that decides the work and nothing that
 // decides how it is measured: image, guest, task, policy, checker, resources,
 // network, readiness, canary, state and checkpoint policy. Not in it: the
-// manifest's name, the arms and their settings, the experiment. Two runs whose
+// manifest's name and schema version, the arms and their settings, the experiment. Two runs whose
 // workload digests differ did not do the same work.
 func Workload(m bench.Manifest) (bench.SHA256, error) {
 	m, err := Effective(m)
@@ -58,7 +58,6 @@ func Workload(m bench.Manifest) (bench.SHA256, error) {
 		return "", err
 	}
 	return canonical.Digest(struct {
-		APIVersion bench.APIVersion        `json:"apiVersion"`
 		Image      bench.Image             `json:"image"`
 		Network    string                  `json:"network"`
 		Guest      bench.Guest             `json:"guest"`
@@ -71,7 +70,7 @@ func Workload(m bench.Manifest) (bench.SHA256, error) {
 		Readiness  bench.Readiness         `json:"readiness"`
 		Checkpoint *bench.CheckpointPolicy `json:"checkpoint"`
 	}{
-		m.ApiVersion, m.Image, m.Network, m.Guest, m.Resources, m.Task, m.Policy,
+		m.Image, m.Network, m.Guest, m.Resources, m.Task, m.Policy,
 		m.Checker, m.Canary, m.State, m.Readiness, m.Checkpoint,
 	})
 }

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/ast"
 	cueerrors "cuelang.org/go/cue/errors"
 	"cuelang.org/go/cue/load"
+	"cuelang.org/go/cue/parser"
 	"cuelang.org/go/cue/token"
 )
 
@@ -32,22 +32,28 @@ func (src *source) explain(definition string, cause error) error {
 	if src.instance == nil || src.instance.Err != nil {
 		return src.loadProblems(cause)
 	}
-	plain, _, instance, err := src.evaluate(openSchema())
+	plain, _, _, err := src.evaluate(openSchema(), openDefinitions)
 	if err != nil {
 		return src.loadProblems(cause)
 	}
 	failed := pathsOf(cause)
-	at := newLocator(src.module.root, instance)
+	at := newLocator(src.module.root, src.instance)
 
 	var problems Problems
 	conflicts := false
-	for _, e := range cueerrors.Errors(plain.Validate()) {
+	own := cueerrors.Errors(plain.Validate())
+	for i := 0; i < len(own); i++ {
+		e := own[i]
 		if !failed[pathString(e.Path())] {
 			continue // only true of the open schema
 		}
-		p := at.userProblem(e)
+		if n := alternatives(e); n > 0 && i+n < len(own) {
+			problems = append(problems, at.noneOf(own[i:i+n+1]))
+			i += n
+			continue
+		}
 		conflicts = conflicts || isConflict(e)
-		problems = append(problems, p)
+		problems = append(problems, at.userProblem(e))
 	}
 	if files := at.filesWith("apiVersion"); conflicts && len(files) > 1 {
 		return Problems{twoManifests(files)}
@@ -68,22 +74,47 @@ func (src *source) explain(definition string, cause error) error {
 // openSchema is the embedded schema's overlay with every definition allowing everything.
 func openSchema() map[string]load.Source {
 	files := map[string]load.Source{}
-	for name := range schemaFiles() {
-		files[name] = schemaFiles()[name]
+	for name, source := range schemaFiles() {
+		files[name] = source
 	}
 	syntax, err := schemaSyntax()
 	if err != nil {
 		return files // the closed schema failed in the same way before
 	}
 	for _, file := range syntax {
-		open := &ast.File{}
-		open.Decls = append(open.Decls, &ast.Package{Name: ast.NewIdent("bench")})
+		open := &ast.File{Decls: []ast.Decl{&ast.Package{Name: ast.NewIdent("bench")}}}
 		for _, name := range topFields(file) {
-			open.Decls = append(open.Decls, &ast.Field{Label: ast.NewIdent(name), Value: ast.NewIdent("_")})
+			open.Decls = append(open.Decls, &ast.Field{Label: ast.NewIdent(openName(name)), Value: ast.NewIdent("_")})
 		}
 		files[file.Filename] = load.FromFile(open)
 	}
 	return files
+}
+
+// openPrefix stands for the # of a definition in the open evaluation: a person's
+// own definitions close as the schema's do, and would hide what is not in them.
+const openPrefix = "drumsbench_definition_"
+
+func openName(name string) string {
+	if rest, ok := strings.CutPrefix(name, "#"); ok && rest != "" {
+		return openPrefix + rest
+	}
+	return name
+}
+
+// openDefinitions parses a file with all definitions turned into fields.
+func openDefinitions(name string, source any, config parser.Config) (*ast.File, error) {
+	file, err := parser.ParseFile(name, source, config)
+	if err != nil {
+		return file, err
+	}
+	ast.Walk(file, func(n ast.Node) bool {
+		if ident, ok := n.(*ast.Ident); ok {
+			ident.Name = openName(ident.Name)
+		}
+		return true
+	}, nil)
+	return file, nil
 }
 
 // topFields are the names of the fields and definitions at the top of a file.
@@ -109,6 +140,18 @@ func twoManifests(files []string) Problem {
 func isConflict(e cueerrors.Error) bool {
 	format, _ := e.Msg()
 	return strings.HasPrefix(format, "conflicting values")
+}
+
+// alternatives is how many errors follow e that belong to it: one for each
+// alternative of a disjunction that was not met.
+func alternatives(e cueerrors.Error) int {
+	format, args := e.Msg()
+	if strings.Contains(format, "errors in empty disjunction") && len(args) == 1 {
+		if n, ok := args[0].(int); ok {
+			return n
+		}
+	}
+	return 0
 }
 
 // loadProblems are the mistakes that keep a package from being read at all.
@@ -143,9 +186,9 @@ func (src *source) explainLoad(p Problem, e cueerrors.Error) Problem {
 		p.Text = fmt.Sprintf("two packages in one folder: %s is of package %s, %s of package %s",
 			packages.Files[0], packages.Packages[0], packages.Files[1], packages.Packages[1])
 		p.Hint = "put each manifest into a folder of its own, or name one file"
-	case errors.As(e, &none):
+	case errors.As(e, &none) || strings.Contains(text, "matched no packages"):
 		p.File, p.Line, p.Col = display(src.dir), 0, 0
-		p.Text = "no CUE file with a package clause in this folder"
+		p.Text = "no CUE file in this folder"
 		p.Hint = "name the folder that holds the manifest"
 	case strings.Contains(text, "import failed"):
 		name := quoted(text)
@@ -159,6 +202,11 @@ func (src *source) explainLoad(p Problem, e cueerrors.Error) Problem {
 		if strings.Contains(text, "import cycle") {
 			p.Text, p.Hint = "import cycle", "two packages import each other"
 		}
+	case strings.Contains(text, "for injection tag"):
+		tag := quoted(text)
+		p.File, p.Line, p.Col = src.tagPosition(tag)
+		p.Text = fmt.Sprintf("the tag %s has the wrong type: have %q", tag, src.tags[tag])
+		p.Hint = "the field's @tag says which type it takes"
 	case strings.Contains(text, "no tag for"):
 		p.File, p.Line, p.Col = display(src.dir), 0, 0
 		p.Text = fmt.Sprintf("no field here carries @tag(%s)", quoted(text))
@@ -175,31 +223,48 @@ func (src *source) moduleName() string {
 	return name
 }
 
-// tagNames are the keys of all @tag attributes of the package, sorted.
-func (src *source) tagNames() []string {
-	var names []string
+// eachTag calls do for each field of the package that carries a @tag.
+func (src *source) eachTag(do func(tag string, field *ast.Field)) {
 	for _, file := range src.instance.Files {
 		ast.Walk(file, func(n ast.Node) bool {
 			if field, ok := n.(*ast.Field); ok {
 				for _, attribute := range field.Attrs {
 					if key, body := attribute.Split(); key == "tag" {
-						name, _, _ := strings.Cut(body, ",")
-						names = append(names, strings.TrimSpace(name))
+						tag, _, _ := strings.Cut(body, ",")
+						do(strings.TrimSpace(tag), field)
 					}
 				}
 			}
 			return true
 		}, nil)
 	}
+}
+
+// tagNames are the keys of all @tag attributes of the package, sorted.
+func (src *source) tagNames() []string {
+	var names []string
+	src.eachTag(func(tag string, _ *ast.Field) { names = append(names, tag) })
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
+// tagPosition is where the value stands that tag would replace.
+func (src *source) tagPosition(tag string) (file string, line, col int) {
+	file = display(src.dir)
+	src.eachTag(func(name string, field *ast.Field) {
+		if name == tag {
+			pos := field.Value.Pos()
+			file, line, col = display(pos.Filename()), pos.Line(), pos.Column()
+		}
+	})
+	return file, line, col
+}
+
 // loadProblems are the mistakes of a file that belongs to no package, such as module.cue.
-func loadProblems(err error) error {
+func loadProblems(file string, err error) error {
 	var problems Problems
 	for _, e := range cueerrors.Errors(err) {
-		p := Problem{Path: pathString(e.Path()), Text: textOf(e)}
+		p := Problem{File: display(file), Path: pathString(e.Path()), Text: textOf(e)}
 		if at := firstPosition(e); at.IsValid() {
 			p.File, p.Line, p.Col = display(at.Filename()), at.Line(), at.Column()
 		}
@@ -251,10 +316,11 @@ func pathsOf(err error) map[string]bool {
 // textOf is an error's own words, without its path and positions.
 func textOf(e cueerrors.Error) string {
 	format, args := e.Msg()
-	if format == "" {
-		return e.Error()
+	text := fmt.Sprintf(format, args...)
+	if len(args) == 0 || strings.TrimSpace(text) == "" { // a wrapped error says only in Error what it is about
+		text = strings.TrimPrefix(e.Error(), strings.Join(e.Path(), ".")+": ")
 	}
-	return fmt.Sprintf(format, args...)
+	return strings.ReplaceAll(text, openPrefix, "#")
 }
 
 // quoted is the first quoted word of text.
@@ -308,13 +374,4 @@ func pathString(path []string) string {
 // parsePath is the inverse of pathString.
 func parsePath(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' || r == ']' })
-}
-
-// labels is a value's path in the form of an error's.
-func labels(path cue.Path) []string {
-	var names []string
-	for _, sel := range path.Selectors() {
-		names = append(names, sel.String())
-	}
-	return names
 }

@@ -18,10 +18,13 @@ import (
 	"strings"
 
 	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/build"
 	"cuelang.org/go/cue/cuecontext"
-	"cuelang.org/go/cue/interpreter/embed"
+	"cuelang.org/go/cue/inject/embed"
 	"cuelang.org/go/cue/load"
+	"cuelang.org/go/cue/parser"
+	"cuelang.org/go/mod/module"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
@@ -110,6 +113,12 @@ type source struct {
 	instance *build.Instance
 }
 
+// usage is an error about the caller's words.
+type usage string
+
+func (u usage) Error() string { return string(u) }
+func (u usage) Unwrap() error { return engine.ErrUsage }
+
 var tagForm = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 
 // open finds the module around o.Path.
@@ -122,11 +131,11 @@ func open(o Options) (*source, error) {
 		parts := tagForm.FindStringSubmatch(tag)
 		if parts == nil {
 			return nil, &engine.Error{Op: "read tag", Hint: "write -t key=value",
-				Err: fmt.Errorf("%w: %q is not key=value", engine.ErrUsage, tag)}
+				Err: usage(fmt.Sprintf("%q is not key=value", tag))}
 		}
 		if _, twice := src.tags[parts[1]]; twice {
 			return nil, &engine.Error{Op: "read tag", Hint: "give each tag once",
-				Err: fmt.Errorf("%w: %s is set twice", engine.ErrUsage, parts[1])}
+				Err: usage(parts[1] + " is set twice")}
 		}
 		src.tags[parts[1]] = parts[2]
 	}
@@ -137,14 +146,14 @@ func open(o Options) (*source, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, &engine.Error{Op: "find manifest", Err: fmt.Errorf("%w: %s: no such file or folder", engine.ErrUsage, o.Path),
+		return nil, &engine.Error{Op: "find manifest", Err: usage(o.Path + ": no such file or folder"),
 			Hint: "name a folder that holds a manifest, or the file itself"}
 	case err != nil:
 		return nil, &engine.Error{Op: "find manifest", Err: err}
 	case info.IsDir():
 		src.dir, src.arg = path, "."
 	case !strings.HasSuffix(path, ".cue"):
-		return nil, &engine.Error{Op: "find manifest", Err: fmt.Errorf("%w: %s is not a .cue file", engine.ErrUsage, o.Path),
+		return nil, &engine.Error{Op: "find manifest", Err: usage(o.Path + " is not a .cue file"),
 			Hint: "name a folder that holds a manifest, or the file itself"}
 	default:
 		src.dir, src.arg = filepath.Dir(path), filepath.Base(path)
@@ -152,11 +161,52 @@ func open(o Options) (*source, error) {
 	if src.module, err = findModule(src.dir); err != nil {
 		return nil, err
 	}
+	if problem := src.checkFolder(); problem != nil {
+		return nil, Problems{*problem}
+	}
 	return src, nil
 }
 
+// checkFolder tells what CUE tells in words that point elsewhere: a folder whose
+// name cannot be part of an import path, and files without a package clause.
+func (src *source) checkFolder() *Problem {
+	if src.arg != "." {
+		return nil
+	}
+	rel, err := filepath.Rel(src.module.root, src.dir)
+	if err == nil && rel != "." && module.CheckImportPath("example.com/"+filepath.ToSlash(rel)) != nil {
+		return &Problem{File: display(src.dir), Text: fmt.Sprintf("the folder's name %q cannot be part of a CUE import path", rel),
+			Hint: "rename it to letters, digits, - and _, or name the file"}
+	}
+	files, err := filepath.Glob(filepath.Join(src.dir, "*.cue"))
+	if err != nil || len(files) == 0 {
+		return nil // the loader says so
+	}
+	for _, name := range files {
+		file, err := parser.ParseFile(name, nil, parser.PackageClauseOnly)
+		if err != nil || file.PackageName() != "" {
+			return nil
+		}
+	}
+	return &Problem{File: display(files[0]), Text: "no package clause", Hint: fmt.Sprintf("begin the file with: package %s", packageName(src.dir))}
+}
+
+var notInPackage = regexp.MustCompile(`[^a-z0-9_]+`)
+
+// packageName is a name for a package in dir.
+func packageName(dir string) string {
+	name := strings.TrimLeft(notInPackage.ReplaceAllString(strings.ToLower(filepath.Base(dir)), ""), "0123456789")
+	if name == "" {
+		return "manifest"
+	}
+	return name
+}
+
+// parse is how files are read; nil is CUE's own way.
+type parse func(name string, source any, config parser.Config) (*ast.File, error)
+
 // instances loads the package with an overlay in which the schema is schema.
-func (src *source) instances(schema map[string]load.Source) []*build.Instance {
+func (src *source) instances(schema map[string]load.Source, read parse) []*build.Instance {
 	overlay := make(map[string]load.Source, len(schema)+1)
 	for name, file := range src.module.overlay {
 		overlay[name] = file
@@ -166,14 +216,14 @@ func (src *source) instances(schema map[string]load.Source) []*build.Instance {
 	}
 	return load.Instances([]string{src.arg, schemas.Package}, &load.Config{
 		Dir: src.dir, ModuleRoot: src.module.root,
-		Overlay: overlay, Registry: registry{}, Env: []string{}, Tags: src.tagArgs,
+		Overlay: overlay, Registry: registry{}, Env: []string{}, Tags: src.tagArgs, ParseFile: read,
 	})
 }
 
 // evaluate builds the package and the schema in one context.
-func (src *source) evaluate(overlay map[string]load.Source) (value, schema cue.Value, instance *build.Instance, err error) {
-	ctx := cuecontext.New(cuecontext.Interpreter(embed.New()))
-	for _, loaded := range src.instances(overlay) {
+func (src *source) evaluate(overlay map[string]load.Source, read parse) (value, schema cue.Value, instance *build.Instance, err error) {
+	ctx := cuecontext.New(cuecontext.WithInjection(embed.New()))
+	for _, loaded := range src.instances(overlay, read) {
 		if strings.HasPrefix(loaded.ImportPath, schemas.Package) {
 			schema = ctx.BuildInstance(loaded)
 			continue
@@ -192,7 +242,7 @@ func (src *source) evaluate(overlay map[string]load.Source) (value, schema cue.V
 
 // decode evaluates the package against a definition of the schema and fills out.
 func (src *source) decode(definition string, out any) error {
-	value, schema, instance, err := src.evaluate(schemaFiles())
+	value, schema, instance, err := src.evaluate(schemaFiles(), nil)
 	src.instance = instance
 	if err != nil {
 		return src.explain(definition, err)

@@ -33,6 +33,31 @@ type found struct {
 	depth int
 	label token.Pos
 	expr  ast.Expr
+	// all are the places at that depth: a path may be set more than once.
+	all []found
+}
+
+// written is the place at which the value stands as data says; invalid if there is none.
+func (f found) written(data string) token.Pos {
+	for _, place := range f.all {
+		if literal(place.expr) == data {
+			return place.value()
+		}
+	}
+	return token.NoPos
+}
+
+// literal is the text of a scalar as it is written; empty for anything else.
+func literal(expr ast.Expr) string {
+	switch expr := expr.(type) {
+	case *ast.BasicLit:
+		return expr.Value
+	case *ast.UnaryExpr:
+		if text := literal(expr.X); text != "" {
+			return expr.Op.String() + text
+		}
+	}
+	return ""
 }
 
 // value is where the value stands; a struct stands where its label does.
@@ -74,18 +99,21 @@ func (l *locator) inExpr(expr ast.Expr, path []string, depth int, label token.Po
 		return
 	}
 	seen[expr] = true
-	if depth > best.depth || (depth == best.depth && !best.label.IsValid()) {
-		if !label.IsValid() {
-			label = expr.Pos()
-		}
+	if !label.IsValid() {
+		label = expr.Pos()
+	}
+	if depth > best.depth {
 		*best = found{depth: depth, label: label, expr: expr}
+	}
+	if _, isParts := expr.(*ast.BinaryExpr); depth == best.depth && !isParts {
+		best.all = append(best.all, found{depth: depth, label: label, expr: expr})
 	}
 	switch expr := expr.(type) {
 	case *ast.StructLit:
 		l.inDecls(expr.Elts, path, depth, best, seen)
 	case *ast.ListLit:
 		if depth < len(path) {
-			if i, err := strconv.Atoi(path[depth]); err == nil && i < len(expr.Elts) {
+			if i, err := strconv.Atoi(path[depth]); err == nil && i < len(expr.Elts) && countable(expr.Elts[:i+1]) {
 				l.inExpr(expr.Elts[i], path, depth+1, expr.Elts[i].Pos(), best, seen)
 			}
 		}
@@ -112,12 +140,35 @@ func (l *locator) inExpr(expr ast.Expr, path []string, depth int, label token.Po
 	}
 }
 
+// countable says that the elements of a list stand where their index says: a
+// comprehension or an ellipsis among them stands for any number.
+func countable(elements []ast.Expr) bool {
+	for _, e := range elements {
+		switch e.(type) {
+		case *ast.Comprehension, *ast.Ellipsis:
+			return false
+		}
+	}
+	return true
+}
+
 // position is pos as a Problem has it.
 func (l *locator) position(pos token.Pos) (file string, line, col int) {
 	if !pos.IsValid() {
 		return "", 0, 0
 	}
 	return display(pos.Filename()), pos.Line(), pos.Column()
+}
+
+// file is the first file of the package, or its folder if it has none.
+func (l *locator) file() string {
+	if l.instance == nil {
+		return display(l.root)
+	}
+	if len(l.instance.Files) == 0 {
+		return display(l.instance.Dir)
+	}
+	return display(l.instance.Files[0].Filename)
 }
 
 // mine says whether pos lies in the person's module.
@@ -150,6 +201,12 @@ func (l *locator) userProblem(e cueerrors.Error) Problem {
 	}
 	at := l.find(e.Path())
 	pos := at.value()
+	if isConflict(e) && at.depth == len(e.Path()) && len(at.all) > 1 {
+		positions = nil
+		for _, place := range at.all {
+			positions = append(positions, place.value())
+		}
+	}
 	if len(positions) > 0 {
 		slices.SortFunc(positions, func(a, b token.Pos) int {
 			return cmp.Or(cmp.Compare(a.Filename(), b.Filename()), cmp.Compare(a.Offset(), b.Offset()))
@@ -164,7 +221,7 @@ func (l *locator) userProblem(e cueerrors.Error) Problem {
 		p.Text = fmt.Sprintf("%v is not defined", args[0])
 		p.Hint = fmt.Sprintf("text stands in quotes: \"%v\"", args[0])
 	case strings.HasPrefix(msg, "undefined field") && len(args) > 0:
-		name := fmt.Sprint(args[0])
+		name := strings.ReplaceAll(fmt.Sprint(args[0]), openPrefix, "#")
 		p.Text = name + " is not defined"
 		if selector, pkg := l.selectorAt(pos); selector != "" {
 			p.Text = selector + " is not defined"
@@ -183,6 +240,36 @@ func (l *locator) userProblem(e cueerrors.Error) Problem {
 		p.Text = fmt.Sprintf("no value, only %v", args[0])
 		p.Hint = l.tagHint(e.Path())
 	}
+	return p
+}
+
+// noneOf is the problem of a value that meets no alternative of the person's own
+// disjunction, usually one that a tag has set. The first of errs is the
+// disjunction's; in each other one the value stands beside one alternative.
+func (l *locator) noneOf(errs []cueerrors.Error) Problem {
+	p := l.userProblem(errs[0])
+	times := map[string]int{}
+	var words []string
+	for _, e := range errs[1:] {
+		_, args := e.Msg()
+		for _, arg := range args[:min(2, len(args))] {
+			word := fmt.Sprint(arg)
+			times[word]++
+			words = append(words, word)
+		}
+	}
+	have := ""
+	for word, n := range times {
+		if n == len(errs)-1 {
+			have = word
+		}
+	}
+	words = slices.DeleteFunc(words, func(word string) bool { return word == have })
+	if have == "" || len(words) == 0 {
+		return p
+	}
+	p.Text = fmt.Sprintf("have %s, want %s", have, or(words))
+	p.Hint = want{literals: words}.hint(have)
 	return p
 }
 
@@ -222,7 +309,7 @@ func (l *locator) selectorAt(pos token.Pos) (text, pkg string) {
 	for _, file := range l.instance.Files {
 		ast.Walk(file, func(n ast.Node) bool {
 			selector, ok := n.(*ast.SelectorExpr)
-			if !ok || selector.Sel.Pos() != pos {
+			if at := pos.Position(); !ok || selector.Sel.Pos().Position() != at {
 				return true
 			}
 			text = sourceText(selector)

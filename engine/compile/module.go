@@ -96,7 +96,7 @@ func newModule(root, name string, data []byte) (*userModule, error) {
 	effective.Deps[schemas.Module] = &modfile.Dep{Version: schemas.Version}
 	local, err := modfile.FormatLocal(effective, declared)
 	if err != nil {
-		return nil, loadProblems(err)
+		return nil, loadProblems(name, err)
 	}
 	m.overlay = map[string]load.Source{filepath.Join(root, "cue.mod", "local-module.cue"): load.FromBytes(local)}
 	return m, nil
@@ -107,7 +107,7 @@ func newModule(root, name string, data []byte) (*userModule, error) {
 func parseModule(root, name string, data []byte) (declared, effective *modfile.File, err error) {
 	declared, err = modfile.ParseNonStrict(data, name)
 	if err != nil {
-		return nil, nil, loadProblems(err)
+		return nil, nil, loadProblems(name, err)
 	}
 	if declared.QualifiedModule() == schemas.Module {
 		return nil, nil, Problems{{File: display(root), Text: "this is the schema itself, not a module of manifests"}}
@@ -120,7 +120,7 @@ func parseModule(root, name string, data []byte) (declared, effective *modfile.F
 	switch {
 	case err == nil:
 		if effective, err = modfile.ParseLocal(localData, local, declared); err != nil {
-			return nil, nil, loadProblems(err)
+			return nil, nil, loadProblems(local, err)
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, nil, &engine.Error{Op: "read module", Err: err}
@@ -146,7 +146,11 @@ func schemaVersion(root string, f *modfile.File) engine.Reading[string] {
 		digest, err := digestOf(os.DirFS(dir))
 		switch {
 		case err != nil:
-			return engine.Unknown[string](fmt.Sprintf("the module's own copy of the schema cannot be read: %v", err), engine.ViewHost)
+			var reason *fs.PathError
+			if errors.As(err, &reason) {
+				err = reason.Err
+			}
+			return engine.Unknown[string](fmt.Sprintf("the module's own copy of the schema in %s cannot be read: %v", dep.ReplaceWith, err), engine.ViewHost)
 		case digest != schemaDigest():
 			return engine.Unknown[string](fmt.Sprintf("the module's own copy of the schema in %s differs from this program's; run drumsbench schema vendor", dep.ReplaceWith), engine.ViewHost)
 		}

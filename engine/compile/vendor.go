@@ -35,7 +35,7 @@ func Vendor(dir string) (root string, written []string, err error) {
 	}
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return "", nil, &engine.Error{Op: "vendor schema", Hint: "name the top folder of your manifests",
-			Err: fmt.Errorf("%w: %s is not a folder", engine.ErrUsage, dir)}
+			Err: usage(dir + " is not a folder")}
 	}
 	root = moduleRoot(dir)
 	name := "cue.mod/module.cue"

@@ -2,6 +2,7 @@ package compile
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -33,12 +34,11 @@ func (w *walk) check(definition string, value cue.Value) Problems {
 	if definition == "Manifest" || definition == "Recipe" {
 		if w.isSomethingElse(value, fields) {
 			what := strings.ToLower(definition)
-			file, line, col := w.at.position(w.at.find(nil).label)
-			return Problems{{File: file, Line: line, Col: col, Text: "no " + what + " at the top of this package",
+			return Problems{{File: w.at.file(), Text: "no " + what + " at the top of this package",
 				Hint: "write bench.#" + definition + " & {…} at the top of the file"}}
 		}
 	}
-	w.structs(def, value, nil)
+	w.value(def, value, nil)
 	return w.problems
 }
 
@@ -54,6 +54,28 @@ func (w *walk) isSomethingElse(value cue.Value, fields map[string]schemaField) b
 		}
 	}
 	return true
+}
+
+// homes are the paths of the structs of a manifest that have a field of a name.
+func (w *walk) homes() map[string][]string {
+	homes := map[string][]string{}
+	var visit func(def cue.Value, path []string)
+	visit = func(def cue.Value, path []string) {
+		for name, field := range fieldsOf(def) {
+			if len(path) > 0 {
+				homes[name] = append(homes[name], pathString(path))
+				slices.Sort(homes[name])
+			}
+			below := append(slices.Clone(path), name)
+			if field.value.IncompleteKind() == cue.StructKind {
+				visit(field.value, below)
+			} else if element := field.value.LookupPath(cue.MakePath(cue.AnyIndex)); element.IncompleteKind() == cue.StructKind {
+				visit(element, append(below, "0"))
+			}
+		}
+	}
+	visit(w.schema.LookupPath(cue.MakePath(cue.Def("Manifest"))), nil)
+	return homes
 }
 
 // schemaField is a field that a definition allows.
@@ -95,6 +117,9 @@ func (w *walk) structs(def, value cue.Value, path []string) {
 	present := map[string]bool{}
 	for it.Next() {
 		name := it.Selector().Unquoted()
+		if strings.HasPrefix(name, openPrefix) {
+			continue // a definition of the person's own
+		}
 		present[name] = true
 		below := append(slices.Clone(path), it.Selector().String())
 		field, known := fields[name]
@@ -117,7 +142,7 @@ func (w *walk) structs(def, value cue.Value, path []string) {
 	for _, name := range unknown {
 		below := append(slices.Clone(path), name)
 		p := Problem{Path: pathString(below), Text: "no such field"}
-		p.File, p.Line, p.Col = w.at.position(w.labelOf(below))
+		p.File, p.Line, p.Col = w.at.position(w.at.find(below).label)
 		// A required field that is missing is the likelier meaning.
 		near := nearest(name, missing)
 		if near == "" {
@@ -126,6 +151,10 @@ func (w *walk) structs(def, value cue.Value, path []string) {
 		if near != "" {
 			p.Hint = fmt.Sprintf("did you mean %q?", near)
 			missing = slices.DeleteFunc(missing, func(m string) bool { return m == near })
+		} else if set := nearest(name, slices.Sorted(maps.Keys(fields))); set != "" {
+			p.Hint = fmt.Sprintf("%q is set already; remove this one", set)
+		} else if home := w.homes()[name]; len(home) > 0 && len(home) <= 3 {
+			p.Hint = fmt.Sprintf("%s is a field of %s", name, or(home))
 		} else if free := absent(fields, present); len(free) > 0 {
 			p.Hint = "fields that may stand here: " + strings.Join(free, ", ")
 		}
@@ -148,7 +177,8 @@ func describe(name string, field schemaField) string {
 	if field.doc == "" {
 		return name + " is " + text
 	}
-	return fmt.Sprintf("%s is %s: %s", name, text, strings.Join(strings.Fields(field.doc), " "))
+	doc := strings.TrimSuffix(strings.Join(strings.Fields(field.doc), " "), ".")
+	return fmt.Sprintf("%s is %s: %s", name, text, strings.ToLower(doc[:1])+doc[1:])
 }
 
 // absent are the names of fields that are not present, sorted.
@@ -205,11 +235,13 @@ func (w *walk) leaf(def, value cue.Value, path []string) {
 	p := Problem{Path: pathString(path)}
 	pos := where.value()
 	if where.depth < len(path) && w.at.mine(value.Pos()) {
-		pos = value.Pos() // written outside the package: a reference led there
+		pos = value.Pos() // the syntax does not lead there: a reference or a comprehension does
+	}
+	data, err := value.MarshalJSON()
+	if written := where.written(string(data)); err == nil && written.IsValid() {
+		pos = written
 	}
 	p.File, p.Line, p.Col = w.at.position(pos)
-
-	data, err := value.MarshalJSON()
 	if err != nil {
 		if w.failed[p.Path] {
 			p.Text = fmt.Sprintf("no value, only %v", value)
@@ -222,19 +254,33 @@ func (w *walk) leaf(def, value cue.Value, path []string) {
 	if def.Unify(have).Validate(cue.Concrete(true), cue.Final()) == nil {
 		return
 	}
-	want := wantOf(def)
-	// The schema's kind is wider than the parts of a disjunction say, and the other way round.
-	if def.IncompleteKind() == cue.StructKind {
-		want = want.onlyKind(cue.StructKind)
+	want := want{kinds: cue.StructKind}
+	if def.IncompleteKind() != cue.StructKind {
+		want = wantOf(def)
 	}
 	p.Text = w.text(want, string(data), have)
 	p.Hint = want.hint(string(data))
-	if origin := value.Pos(); w.at.mine(origin) && origin.Filename() != pos.Filename() && p.Hint != "" {
-		p.Hint += "; the value is from " + position(w.at, origin)
-	} else if w.at.mine(origin) && origin.Filename() != pos.Filename() {
-		p.Hint = "the value is from " + position(w.at, origin)
+	if origin := w.origin(value); origin.IsValid() && origin.Filename() != pos.Filename() {
+		file, line, col := w.at.position(origin)
+		p.Hint = strings.TrimPrefix(fmt.Sprintf("%s; the value is from %s:%d:%d", p.Hint, file, line, col), "; ")
 	}
 	w.problems = append(w.problems, p)
+}
+
+// origin is where a value that is a reference was written.
+func (w *walk) origin(value cue.Value) token.Pos {
+	if op, args := value.Expr(); op == cue.AndOp {
+		for _, arg := range args {
+			if pos := w.origin(arg); pos.IsValid() {
+				return pos
+			}
+		}
+		return token.NoPos
+	}
+	if pos := cue.Dereference(value).Pos(); w.at.mine(pos) {
+		return pos
+	}
+	return token.NoPos
 }
 
 // text says what stands there and what is wanted.
@@ -250,21 +296,11 @@ func (w *walk) text(want want, data string, have cue.Value) string {
 	return fmt.Sprintf("have %s, want %s", clip(data), want.text())
 }
 
-func (w want) onlyKind(k cue.Kind) want { return want{kinds: k} }
-
 // clip keeps a value on the line.
 func clip(data string) string {
-	const limit = 72
+	const limit = 80
 	if r := []rune(data); len(r) > limit {
 		return string(r[:limit]) + "…"
 	}
 	return data
 }
-
-func position(at *locator, pos token.Pos) string {
-	file, line, col := at.position(pos)
-	return fmt.Sprintf("%s:%d:%d", file, line, col)
-}
-
-// labelOf is the position of a field's own label.
-func (w *walk) labelOf(path []string) token.Pos { return w.at.find(path).label }

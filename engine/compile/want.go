@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/token"
 )
 
 // want is what the schema allows at one field, taken apart so that it can be told in words.
@@ -19,7 +21,10 @@ type want struct {
 	bounds   []string
 	patterns []string
 	kinds    cue.Kind
-	exec     bool
+	// exec is a program and its arguments.
+	exec bool
+	// element is what any other list holds.
+	element *want
 }
 
 // wantOf takes a constraint of the schema apart.
@@ -54,6 +59,12 @@ func (w *want) add(v cue.Value, depth int) {
 				first.add(e, depth+1)
 			}
 			w.exec = w.exec || slices.Contains(first.patterns, ".")
+			if any := v.LookupPath(cue.MakePath(cue.AnyIndex)); any.Exists() && !w.exec {
+				element := wantOf(any)
+				w.element = &element
+			}
+		} else if field, ok := v.Source().(*ast.Field); ok && v.IncompleteKind()&cue.NumberKind != 0 {
+			w.addNumber(field.Value)
 		} else if data, err := v.MarshalJSON(); err == nil {
 			w.literals = append(w.literals, string(data))
 		}
@@ -61,16 +72,32 @@ func (w *want) add(v cue.Value, depth int) {
 	w.kinds |= v.IncompleteKind()
 }
 
-func bound(op cue.Op, limit cue.Value) string {
-	switch op {
-	case cue.GreaterThanOp:
-		return fmt.Sprintf("above %v", limit)
-	case cue.GreaterThanEqualOp:
-		return fmt.Sprintf("at least %v", limit)
-	case cue.LessThanOp:
-		return fmt.Sprintf("below %v", limit)
+// addNumber reads the bounds of a number from its syntax: Expr does not take
+// apart a disjunction of a default and a range.
+func (w *want) addNumber(expr ast.Expr) {
+	switch expr := expr.(type) {
+	case *ast.ParenExpr:
+		w.addNumber(expr.X)
+	case *ast.BinaryExpr:
+		w.addNumber(expr.X)
+		w.addNumber(expr.Y)
+	case *ast.UnaryExpr:
+		if word, ok := boundWords[expr.Op]; ok {
+			w.bounds = append(w.bounds, word+" "+literal(expr.X))
+		}
+	case *ast.BasicLit: // a default is told only where it is all there is
+		w.literals = append(w.literals, expr.Value)
 	}
-	return fmt.Sprintf("at most %v", limit)
+}
+
+var boundWords = map[token.Token]string{token.GTR: "above", token.GEQ: "at least", token.LSS: "below", token.LEQ: "at most"}
+
+func bound(op cue.Op, limit cue.Value) string {
+	word := map[cue.Op]token.Token{
+		cue.GreaterThanOp: token.GTR, cue.GreaterThanEqualOp: token.GEQ,
+		cue.LessThanOp: token.LSS, cue.LessThanEqualOp: token.LEQ,
+	}[op]
+	return fmt.Sprintf("%s %v", boundWords[word], limit)
 }
 
 // text says what is wanted; it follows the word "want".
@@ -78,6 +105,8 @@ func (w want) text() string {
 	switch {
 	case w.exec:
 		return "a program and its arguments, as in [\"/bin/echo\", \"hello\"]"
+	case w.element != nil:
+		return "a list of " + w.element.text()
 	case len(w.patterns) > 0:
 		if form, ok := forms()[w.patterns[0]]; ok {
 			return form.want
@@ -112,10 +141,11 @@ func kindText(k cue.Kind) string {
 		text string
 	}{
 		{cue.StructKind, "a struct"}, {cue.ListKind, "a list"}, {cue.StringKind, "text"},
-		{cue.IntKind, "a whole number"}, {cue.FloatKind, "a number"}, {cue.BoolKind, "true or false"}, {cue.NullKind, "null"},
+		{cue.NumberKind, "a number"}, {cue.IntKind, "a whole number"}, {cue.BoolKind, "true or false"}, {cue.NullKind, "null"},
 	} {
-		if k&kind.kind != 0 && !(kind.kind == cue.FloatKind && k&cue.IntKind != 0) {
+		if k&kind.kind == kind.kind {
 			words = append(words, kind.text)
+			k &^= kind.kind
 		}
 	}
 	if len(words) == 0 {
@@ -134,6 +164,8 @@ func (w want) hint(have string) string {
 		if err == nil {
 			return "there is no shell; write " + strings.ReplaceAll(string(words), `","`, `", "`)
 		}
+	case w.exec && strings.HasPrefix(have, "[") && have != "[]" && have != `[""]`:
+		return "every argument is text in quotes"
 	case len(w.patterns) > 0:
 		if form, ok := forms()[w.patterns[0]]; ok && form.hint != nil {
 			return form.hint(strings.Trim(have, `"`))

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/guest/proto"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -82,7 +83,7 @@ func New(dial Dialler, port int, limits Limits) *Client {
 func (c *Client) Probe(ctx context.Context) (Probe, error) {
 	const op = "probe guest"
 	var p Probe
-	a, err := c.exchange(ctx, op, request{method: http.MethodGet, path: PathProbe}, c.limits.Body, c.limits.Exchange)
+	a, err := c.exchange(ctx, op, request{method: http.MethodGet, path: proto.PathProbe}, c.limits.Body, c.limits.Exchange)
 	if err != nil {
 		return p, err
 	}
@@ -92,14 +93,14 @@ func (c *Client) Probe(ctx context.Context) (Probe, error) {
 	if err := a.json(&p, strict); err != nil {
 		return Probe{}, fail(op, err)
 	}
-	if err := p.check(); err != nil {
+	if err := check(p); err != nil {
 		return Probe{}, fail(op, fmt.Errorf("%w: %w", ErrProtocol, err))
 	}
 	return p, nil
 }
 
 // check refuses what guestd never sends: a zero there would look like a reading.
-func (p Probe) check() error {
+func check(p Probe) error {
 	if p.Version != Version {
 		return fmt.Errorf("probe is of version %q, want %q", p.Version, Version)
 	}
@@ -160,7 +161,7 @@ type Result struct {
 // A server that is not guestd does not say timed_out: its time-outs are ErrExecute.
 func (c *Client) Execute(ctx context.Context, argv []string, timeout time.Duration) (Result, error) {
 	const op = "execute in guest"
-	if len(argv) == 0 || argv[0] == "" || timeout <= 0 || timeout > MaxExecuteTimeout {
+	if len(argv) == 0 || argv[0] == "" || timeout <= 0 || timeout > proto.MaxExecuteTimeout {
 		return Result{}, fail(op, fmt.Errorf("%w: argv %q, timeout %s", engine.ErrUsage, argv, timeout))
 	}
 	command, err := json.Marshal(argv)
@@ -169,11 +170,11 @@ func (c *Client) Execute(ctx context.Context, argv []string, timeout time.Durati
 	}
 	timeout = (timeout + time.Millisecond - 1).Truncate(time.Millisecond)
 	seconds := timeout.Seconds()
-	body, err := json.Marshal(ExecuteRequest{Command: command, Timeout: &seconds})
+	body, err := json.Marshal(proto.ExecuteRequest{Command: command, Timeout: &seconds})
 	if err != nil {
 		return Result{}, fail(op, err)
 	}
-	a, err := c.exchange(ctx, op, request{method: http.MethodPost, path: PathExecute, contentType: "application/json", body: body},
+	a, err := c.exchange(ctx, op, request{method: http.MethodPost, path: proto.PathExecute, contentType: "application/json", body: body},
 		c.limits.Body, c.limits.Exchange+timeout)
 	if err != nil {
 		return Result{}, err
@@ -183,7 +184,7 @@ func (c *Client) Execute(ctx context.Context, argv []string, timeout time.Durati
 	default:
 		return Result{}, a.refused(op)
 	}
-	var r ExecuteResponse
+	var r proto.ExecuteResponse
 	if err := a.json(&r, lenient); err != nil {
 		return Result{}, fail(op, err)
 	}
@@ -195,14 +196,14 @@ func (c *Client) Execute(ctx context.Context, argv []string, timeout time.Durati
 		Truncated: r.Truncated,
 	}
 	switch {
-	case a.status == http.StatusOK && r.Status == StatusSuccess && r.Returncode != nil && !r.TimedOut:
+	case a.status == http.StatusOK && r.Status == proto.StatusSuccess && r.Returncode != nil && !r.TimedOut:
 		result.Exit = *r.Returncode
 		result.Signalled = result.Exit < 0
 		if result.Exit < -128 || result.Exit > 255 {
 			return Result{}, fail(op, fmt.Errorf("%w: return code %d", ErrProtocol, result.Exit))
 		}
 		return result, nil
-	case a.status == http.StatusOK || r.Status != StatusError || r.Message == "":
+	case a.status == http.StatusOK || r.Status != proto.StatusError || r.Message == "":
 		return Result{}, fail(op, fmt.Errorf("%w: HTTP status %d with status %q, message %q", ErrProtocol, a.status, r.Status, clip(r.Message)))
 	case a.status == http.StatusServiceUnavailable:
 		return Result{}, fail(op, fmt.Errorf("%w: %s", ErrFailed, clip(r.Message)))
@@ -224,8 +225,7 @@ func exact(text string, raw []byte) []byte {
 func (c *Client) ReadFile(ctx context.Context, path string, max int64) ([]byte, error) {
 	op := "read guest file " + path
 	form := url.Values{"file_path": {path}}.Encode()
-	// An error's text must fit too, and must not be taken for a file that is too large.
-	a, err := c.exchange(ctx, op, request{method: http.MethodPost, path: PathFile, contentType: "application/x-www-form-urlencoded", body: []byte(form)},
+	a, err := c.exchange(ctx, op, request{method: http.MethodPost, path: proto.PathFile, contentType: "application/x-www-form-urlencoded", body: []byte(form)},
 		max, c.limits.Exchange)
 	if err != nil {
 		return nil, err
@@ -235,7 +235,7 @@ func (c *Client) ReadFile(ctx context.Context, path string, max int64) ([]byte, 
 		return a.body, nil
 	case http.StatusNotFound:
 		// A router that does not know the path says 404 too, but not in JSON.
-		var e ErrorResponse
+		var e proto.ErrorResponse
 		if err := a.json(&e, lenient); err != nil {
 			return nil, fail(op, err)
 		}
@@ -265,7 +265,7 @@ func (c *Client) WriteFile(ctx context.Context, path string, data []byte, mode f
 	if err = errors.Join(err, w.Close()); err != nil {
 		return fail(op, err)
 	}
-	a, err := c.exchange(ctx, op, request{method: http.MethodPost, path: PathUpload, contentType: w.FormDataContentType(), body: b.Bytes()},
+	a, err := c.exchange(ctx, op, request{method: http.MethodPost, path: proto.PathUpload, contentType: w.FormDataContentType(), body: b.Bytes()},
 		c.limits.Body, c.limits.Exchange)
 	if err != nil {
 		return err
@@ -315,14 +315,14 @@ func (c *Client) exchange(ctx context.Context, op string, r request, max int64, 
 	defer stop()
 
 	in := &limitedReader{r: conn, left: c.limits.Header}
-	a, err := c.talk(conn, in, r, max)
+	a, err := c.talk(ctx, conn, in, r, max)
 	if err != nil {
 		return answer{}, fail(op, in.explain(ctx, err))
 	}
 	return a, nil
 }
 
-func (c *Client) talk(conn net.Conn, in *limitedReader, r request, max int64) (answer, error) {
+func (c *Client) talk(ctx context.Context, conn net.Conn, in *limitedReader, r request, max int64) (answer, error) {
 	if err := write(conn, r, c.port); err != nil {
 		in.err = cmp.Or(in.err, err)
 		return answer{}, err
@@ -337,7 +337,7 @@ func (c *Client) talk(conn net.Conn, in *limitedReader, r request, max int64) (a
 		return answer{}, fmt.Errorf("%w: HTTP status %d without a length", ErrProtocol, response.StatusCode)
 	}
 	if response.StatusCode != http.StatusOK {
-		max = c.limits.Body
+		max = c.limits.Body // the text of an error is not what the caller's limit is for
 	}
 	if response.ContentLength > max {
 		return answer{}, fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrTooLarge, response.ContentLength, max)
@@ -359,7 +359,7 @@ func (c *Client) talk(conn net.Conn, in *limitedReader, r request, max int64) (a
 	switch _, err := buffered.ReadByte(); {
 	case err == nil:
 		return answer{}, fmt.Errorf("%w: bytes after the answer", ErrProtocol)
-	case errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil:
 		return answer{}, fmt.Errorf("%w: the connection is still open %s after the answer", ErrProtocol, c.limits.Close)
 	case !errors.Is(err, io.EOF):
 		return answer{}, err
@@ -406,6 +406,8 @@ func (l *limitedReader) explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrProtocol):
 		return err
+	case l.err != nil && errors.Is(err, l.err):
+		return connectionError(ctx, err)
 	case l.err != nil:
 		return connectionError(ctx, fmt.Errorf("%w (%w)", l.err, err))
 	}
@@ -453,7 +455,7 @@ func (a answer) json(into any, s strictness) error {
 // refused is the error for a status that the request has no meaning for.
 func (a answer) refused(op string) error {
 	text := ""
-	var e ErrorResponse
+	var e proto.ErrorResponse
 	if a.json(&e, lenient) == nil && e.Error != "" {
 		text = ": " + clip(e.Error)
 	}

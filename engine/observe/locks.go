@@ -148,9 +148,9 @@ type FDInfo struct {
 	MntID int
 	// Ino is 0 on kernels before 5.14, which do not print it.
 	Ino uint64
-	// Locks of the inode that belong to this open file description or, for
-	// POSIX locks, to the process; a POSIX lock shows on every descriptor of its inode.
-	// A POSIX lock that another process took through the same description shows too, with that process's pid.
+	// Locks that were taken through this open file description, POSIX locks only
+	// if they are the process's own (__show_fd_locks in fs/locks.c). One lock
+	// shows on every duplicate of the descriptor.
 	Locks []FileLock
 	// Fields are the other lines, such as "eventfd-id", "tty-index" and "Pid" (of a pidfd), by their key; the first line of a key wins.
 	Fields map[string]string

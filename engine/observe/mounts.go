@@ -1,3 +1,9 @@
+// Package observe reads the kernel's text on mounts, networks, locks, processes
+// and sockets into the schemas' types, for the arms (the host's view) and for
+// guestd (the guest's view) alike: two views differ only where the slot does.
+//
+// What always holds: a parser changes nothing and keeps nothing open, and a text
+// that it does not understand is an error, never an empty answer.
 package observe
 
 import (
@@ -23,18 +29,18 @@ import (
 // which of two mounts on one point lies on top, and on which of them a third
 // one is mounted.
 //
-// A table that is empty, or whose lines contradict each other, is an error.
+// A table that is empty, or whose lines contradict each other, is ErrFormat.
 func ParseMounts(r io.Reader) ([]bench.Mount, error) {
 	infos, err := mountinfo.GetMountsFromReader(r, nil)
 	if err != nil {
-		return nil, fmt.Errorf("read mount table: %w", err)
+		return nil, fmt.Errorf("read mount table: %w: %w", ErrFormat, err)
 	}
 	if len(infos) == 0 {
-		return nil, fmt.Errorf("read mount table: it is empty")
+		return nil, fmt.Errorf("read mount table: %w: it is empty", ErrFormat)
 	}
 	tree, err := inTreeOrder(infos)
 	if err != nil {
-		return nil, fmt.Errorf("read mount table: %w", err)
+		return nil, fmt.Errorf("read mount table: %w: %w", ErrFormat, err)
 	}
 	mounts := make([]bench.Mount, len(tree))
 	for i, in := range tree {

@@ -715,7 +715,7 @@ type Failure struct {
 
 	Text string `json:"text"`
 
-	// The kind of error, where it is one that decides something: a precondition did not hold, what was needed could not be learnt, the time was up, the slot is gone.
+	// The kind of error, where it is one that decides something: a precondition did not hold, what was needed could not be learnt, the time was up, the slot is gone, the run was interrupted.
 	Cause string `json:"cause,omitempty"`
 
 	Hint string `json:"hint,omitempty"`

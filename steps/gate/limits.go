@@ -36,6 +36,7 @@ func JudgeLimits(want bench.Resources, r engine.Reading[engine.Limits]) (j engin
 	}
 	for _, pid := range have.Outside {
 		f := j.Add(engine.Fail, fmt.Sprintf("task %d", pid), "is outside the slot's limits group")
+		f.Want, f.Have = "inside", "outside"
 		f.Hint = "a task that left its group is not limited; the slot cannot be measured"
 	}
 	fact(&j, "limits", map[string]any{"vcpus": have.VCPUs, "memory": have.Memory, "swap": have.Swap, "pids": have.Pids, "tasks": len(have.Tasks)}, r.Source(), r.View())
@@ -43,7 +44,7 @@ func JudgeLimits(want bench.Resources, r engine.Reading[engine.Limits]) (j engin
 }
 
 func compare(j *engine.Judgement, name string, want, have, tolerance float64) {
-	if have < 0 || math.Abs(want-have) >= tolerance {
+	if have < 0 || !(math.Abs(want-have) < tolerance) { // not >=: NaN is no bound
 		f := j.Add(engine.Fail, name, "the kernel enforces another bound")
 		f.Want, f.Have = strconv.FormatFloat(want, 'f', -1, 64), strconv.FormatFloat(have, 'f', -1, 64)
 		if have < 0 {

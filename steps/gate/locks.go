@@ -12,6 +12,10 @@ func JudgeLocks(want []bench.Lock, r engine.Reading[[]bench.Lock]) (j engine.Jud
 	if !ok {
 		return j
 	}
+	if want == nil { // an empty list says that no lock was held
+		j.Add(engine.VerdictUnknown, "locks", "the checkpoint holds no census of locks")
+		return j
+	}
 	held := map[string]bool{}
 	for _, l := range have {
 		held[engine.LockSubject(l)] = true

@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"slices"
+
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/observe"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -31,6 +33,19 @@ func JudgeMounts(want []bench.Mount, r engine.Reading[[]bench.Mount]) (j engine.
 	}
 	equalSets(&j, "mount", observe.Normalise(want), observe.Normalise(have),
 		func(m bench.Mount) string { return m.Point }, "")
+	// Equal lines in another order are another tree: the order says what is mounted on what.
+	if a, b := points(want), points(have); len(j.Findings) == 0 && !slices.Equal(a, b) {
+		f := j.Add(engine.Fail, "mounts", "are stacked in another way")
+		f.Want, f.Have = text(a), text(b)
+	}
 	fact(&j, "mounts", len(have), r.Source(), r.View())
 	return j
+}
+
+func points(mounts []bench.Mount) []string {
+	out := make([]string, len(mounts))
+	for i, m := range mounts {
+		out[i] = m.Point
+	}
+	return out
 }

@@ -23,14 +23,16 @@ func JudgeNetworkUp(r engine.Reading[bench.Network]) (j engine.Judgement) {
 	}
 	switch {
 	case !found:
-		j.Add(engine.Fail, "lo", "does not exist").Hint = loHint
+		f := j.Add(engine.Fail, "lo", "does not exist")
+		f.Want, f.Have, f.Hint = "UP", "absent", loHint
 	case !up:
 		f := j.Add(engine.Fail, "lo", "is DOWN")
 		f.Want, f.Have, f.Hint = "UP", "DOWN", loHint
 	}
 	address := false
 	for _, a := range have.Addresses {
-		address = address || strings.Contains(a, "127.0.0.1/8")
+		w := strings.Fields(a) // as observe.NetworkAt writes it: link, address, then the rest
+		address = address || len(w) >= 2 && w[0] == "lo" && w[1] == "127.0.0.1/8"
 	}
 	if !address {
 		f := j.Add(engine.Fail, "lo", "has no address")

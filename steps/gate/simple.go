@@ -14,6 +14,7 @@ func JudgeToolConfig(r engine.Reading[[]string]) (j engine.Judgement) {
 	}
 	for _, s := range have {
 		f := j.Add(engine.Fail, s, "changes the behaviour of a tool and is not in the manifest")
+		f.Want, f.Have = "absent", "present"
 		f.Hint = "remove it, or unset it, for the time of the run"
 	}
 	fact(&j, "tool-config", len(have), r.Source(), r.View())
@@ -37,6 +38,10 @@ func JudgeServer(want bench.SHA256, r engine.Reading[bench.SHA256]) (j engine.Ju
 	if !ok {
 		return j
 	}
+	if want == "" {
+		j.Add(engine.VerdictUnknown, "guest server", "no program is pinned")
+		return j
+	}
 	if have != want {
 		f := j.Add(engine.Fail, "guest server", "is not the pinned program")
 		f.Want, f.Have = string(want), string(have)
@@ -46,14 +51,25 @@ func JudgeServer(want bench.SHA256, r engine.Reading[bench.SHA256]) (j engine.Ju
 	return j
 }
 
-// JudgeCheckpoint requires that a checkpoint is complete: sealed files, layers,
-// a reference, and the arm's evidence that the network is in it.
+// JudgeCheckpoint requires that a checkpoint is complete: sealed files, each part of
+// the reference, and the arm's evidence that the network is in it.
 func JudgeCheckpoint(cp bench.Checkpoint) (j engine.Judgement) {
 	if len(cp.Files) == 0 {
-		j.Add(engine.Fail, "files", "the checkpoint seals no file")
+		f := j.Add(engine.Fail, "files", "the checkpoint seals no file")
+		f.Want, f.Have = "at least 1", "0"
 	}
-	if len(cp.Reference.Processes) == 0 || len(cp.Reference.Mounts) == 0 {
-		j.Add(engine.VerdictUnknown, "reference", "the checkpoint does not say what it must look like")
+	ref := cp.Reference
+	for _, part := range []struct {
+		name  string
+		there bool
+	}{
+		{"processes", len(ref.Processes) > 0}, {"mounts", len(ref.Mounts) > 0}, {"network", len(ref.Network.Links) > 0},
+		{"locks", cp.Locks != nil}, {"live", ref.Live.Token != "" && ref.Live.Counter != ""},
+		{"canary", ref.Canary != ""}, {"state", ref.State != ""},
+	} {
+		if !part.there {
+			j.Add(engine.VerdictUnknown, "reference "+part.name, "the checkpoint does not say what it must look like")
+		}
 	}
 	found := false
 	for _, f := range cp.Facts {
@@ -61,9 +77,13 @@ func JudgeCheckpoint(cp bench.Checkpoint) (j engine.Judgement) {
 			continue
 		}
 		found = true
-		if !f.Known {
-			j.Add(engine.Fail, "network", "the network is not in the checkpoint").Have = f.Reason
-		} else {
+		switch {
+		case !f.Known:
+			x := j.Add(engine.Fail, "network", "the network is not in the checkpoint")
+			x.Want, x.Have = "in the checkpoint", f.Reason
+		case f.Value == "":
+			j.Add(engine.VerdictUnknown, "network", "the arm says that the network comes back, and not how")
+		default:
 			fact(&j, engine.NetworkPreserved, f.Value, f.Source, f.View)
 		}
 	}

@@ -12,6 +12,10 @@ func JudgeState(want bench.StateManifest, r engine.Reading[bench.StateManifest])
 	if !ok {
 		return j
 	}
+	if len(want.Entries) == 0 { // a prepared slot has a canary at least
+		j.Add(engine.VerdictUnknown, "state", "the checkpoint's state manifest is empty")
+		return j
+	}
 	if text(want.Exclude) != text(have.Exclude) && len(want.Exclude)+len(have.Exclude) > 0 {
 		f := j.Add(engine.Fail, "state", "the two manifests leave out different paths")
 		f.Want, f.Have = text(want.Exclude), text(have.Exclude)

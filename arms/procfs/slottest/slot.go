@@ -18,6 +18,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,20 +34,37 @@ import (
 const (
 	stageVar = "DRUMS_SLOTTEST_STAGE"
 	rootVar  = "DRUMS_SLOTTEST_ROOT"
+	filesVar = "DRUMS_SLOTTEST_FILES"
+	bindVar  = "DRUMS_SLOTTEST_BIND"
 	program  = "/drums-slottest"
 	controls = "/run/control"
 	// patience bounds every wait of a test for its slot.
 	patience = 30 * time.Second
 )
 
-// Command is something an agent can do. It runs on a goroutine of its own.
+// Command is something an agent can do. It runs on a goroutine of its own, or
+// on the agent's main thread if it is called with "main:" before its name. Every
+// agent knows "spawn", "pid" and "registers".
 type Command func(args ...string) (string, error)
 
-// Main runs the tests, or an agent in a slot: call it from TestMain with the commands that agents know.
+func init() {
+	if os.Getenv(stageVar) != "" {
+		runtime.LockOSThread() // keeps the main goroutine of an agent on the main thread
+	}
+}
+
+// Main runs the tests, or an agent in a slot: call it from TestMain with the
+// commands that agents know. A child that an agent starts with Child sleeps or exits at once.
 func Main(m *testing.M, commands map[string]Command) {
 	switch stage := os.Getenv(stageVar); stage {
 	case "":
 		os.Exit(m.Run())
+	case "sleep":
+		for {
+			time.Sleep(time.Hour)
+		}
+	case "exit":
+		os.Exit(0)
 	case "setup":
 		fmt.Fprintln(os.Stderr, setup(os.Getenv(rootVar)))
 		os.Exit(1)
@@ -70,6 +89,11 @@ type Option func(*exec.Cmd)
 // WithFile leaves an open file of the outside in the slot's first process.
 func WithFile(f *os.File) Option {
 	return func(c *exec.Cmd) { c.ExtraFiles = append(c.ExtraFiles, f) }
+}
+
+// WithBind binds a directory of the host over the slot's /shared.
+func WithBind(dir string) Option {
+	return func(c *exec.Cmd) { c.Env = append(c.Env, bindVar+"="+dir) }
 }
 
 // WithForeignSession leaves the slot's pid 1 in the session of the test, case 8.
@@ -101,6 +125,7 @@ func Start(t testing.TB, options ...Option) *Slot {
 	for _, o := range options {
 		o(cmd)
 	}
+	cmd.Env = append(cmd.Env, filesVar+"="+strconv.Itoa(len(cmd.ExtraFiles)))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -203,6 +228,24 @@ func (s *Slot) Continue() {
 			s.t.Fatal(err)
 		}
 	}
+}
+
+// Child starts a child of an agent's process: "sleep" or "exit". Nobody waits for it.
+func Child(does string, attr *syscall.SysProcAttr, files ...*os.File) (pid int, err error) {
+	p, err := os.StartProcess(program, []string{"agent", does}, &os.ProcAttr{
+		Dir: "/", Env: stage(does), Sys: attr,
+		Files: append([]*os.File{os.Stdin, os.Stdout, os.Stderr}, files...),
+	})
+	if err != nil {
+		return 0, err
+	}
+	return p.Pid, nil
+}
+
+// stage is the environment of a child: of two equal names in it the first would win.
+func stage(name string) []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, stageVar+"=") })
+	return append(env, stageVar+"="+name)
 }
 
 // Agent is a process in a slot that takes commands.
@@ -311,6 +354,13 @@ func setup(dir string) error {
 			return unix.Mount("devpts", merged+"/dev/pts", "devpts", 0, "newinstance,ptmxmode=666")
 		}},
 		{"run", func() error { return unix.Mount("tmpfs", merged+"/run", "tmpfs", 0, "mode=755") }},
+		{"bind", func() error {
+			dir := os.Getenv(bindVar)
+			if dir == "" {
+				return nil
+			}
+			return errors.Join(os.Mkdir(merged+"/shared", 0o755), unix.Mount(dir, merged+"/shared", "", unix.MS_BIND, ""))
+		}},
 		{"pivot", func() error { return errors.Join(unix.Chdir(merged), unix.PivotRoot(".", ".")) }},
 		{"old root", func() error { return errors.Join(unix.Unmount(".", unix.MNT_DETACH), unix.Chdir("/")) }},
 		{"control", func() error { return os.MkdirAll(controls+"/init", 0o700) }},
@@ -322,11 +372,17 @@ func setup(dir string) error {
 			return netlink.LinkSetUp(lo)
 		}},
 		{"stdio", func() error {
-			null, err := unix.Open("/dev/null", unix.O_RDWR, 0)
+			null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 			if err != nil {
 				return err
 			}
-			return errors.Join(unix.Dup3(null, 0, 0), unix.Dup3(null, 1, 0), unix.Dup3(null, 2, 0), unix.Close(null))
+			planted, err := strconv.Atoi(os.Getenv(filesVar))
+			if err != nil {
+				return err
+			}
+			// Whoever started the tests may have left descriptors open, too.
+			return errors.Join(unix.Dup3(null, 0, 0), unix.Dup3(null, 1, 0), unix.Dup3(null, 2, 0),
+				unix.CloseRange(uint(3+planted), ^uint(0)>>32, unix.CLOSE_RANGE_CLOEXEC))
 		}},
 	}
 	for _, s := range steps {
@@ -334,7 +390,6 @@ func setup(dir string) error {
 			return fmt.Errorf("slottest: %s: %w", s.what, err)
 		}
 	}
-	// ExtraFiles of the test stay open, everything of Go's runtime closes at exec.
 	return unix.Exec(program, []string{"agent", "init"}, []string{stageVar + "=init", "PATH=/usr/sbin:/usr/bin", "HOME=/root", "GODEBUG=multipathtcp=0"})
 }
 
@@ -361,6 +416,21 @@ func agent(name string, commands map[string]Command) error {
 	if err := put(dir+"/up", nil); err != nil {
 		return err
 	}
+	main := make(chan func())
+	failed := make(chan error, 1)
+	go func() { failed <- serve(dir, commands, main) }()
+	for {
+		select {
+		case fn := <-main:
+			fn()
+		case err := <-failed:
+			return err
+		}
+	}
+}
+
+// serve takes requests and runs them, those for the main thread by handing them over.
+func serve(dir string, commands map[string]Command, main chan<- func()) error {
 	for seq := 1; ; seq++ {
 		base := filepath.Join(dir, strconv.Itoa(seq))
 		var text []byte
@@ -378,25 +448,60 @@ func agent(name string, commands map[string]Command) error {
 		if err := json.Unmarshal(text, &request); err != nil {
 			return err
 		}
-		go func() {
-			var a answer
-			var err error
-			switch c, ok := commands[request[0]]; {
-			case request[0] == "spawn":
-				err = spawn(request[1])
-			case request[0] == "pid":
-				a.Text = strconv.Itoa(os.Getpid())
-			case ok:
-				a.Text, err = c(request[1:]...)
-			default:
-				err = fmt.Errorf("no such command")
-			}
-			if err != nil {
-				a.Error = err.Error()
-			}
+		run := func() {
+			a := do(request[0], request[1:], commands)
 			reply, _ := json.Marshal(a)
 			put(base+".answer", reply)
-		}()
+		}
+		var onMain bool
+		if request[0], onMain = strings.CutPrefix(request[0], "main:"); onMain {
+			main <- run
+		} else {
+			go run()
+		}
+	}
+}
+
+func do(command string, args []string, commands map[string]Command) (a answer) {
+	var err error
+	switch c, ok := commands[command]; {
+	case command == "spawn":
+		err = spawn(args[0])
+	case command == "pid":
+		a.Text = strconv.Itoa(os.Getpid())
+	case command == "registers":
+		a.Text, err = registers()
+	case ok:
+		a.Text, err = c(args...)
+	default:
+		err = errors.New("no such command")
+	}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	return a
+}
+
+// registers keeps the processor's registers busy on the calling thread until
+// the file /run/enough is there, and answers with the number of rounds; a value
+// that changed is an error.
+func registers() (string, error) {
+	x := 1.0
+	for round := uint64(1); ; round++ {
+		if spin(20000, round*0x9e3779b97f4a7c15) != 0 {
+			return "", fmt.Errorf("round %d: a register or the red zone changed", round)
+		}
+		// Floating point in the compiler's own code, against the closed form.
+		sum := 0.0
+		for i := 1; i <= 1000; i++ {
+			sum += float64(i) * x
+		}
+		if sum != 500500 {
+			return "", fmt.Errorf("round %d: floating point: %v", round, sum)
+		}
+		if _, err := os.Stat("/run/enough"); err == nil {
+			return strconv.FormatUint(round, 10), nil
+		}
 	}
 }
 
@@ -406,7 +511,7 @@ func spawn(name string) error {
 		return err
 	}
 	attr := &os.ProcAttr{
-		Dir: "/", Env: append(os.Environ(), stageVar+"="+name),
+		Dir: "/", Env: stage(name),
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	}

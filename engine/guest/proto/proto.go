@@ -1,11 +1,10 @@
-// Package guest is the language between the engine and the server inside a
+// Package proto is the language between the engine and the server inside a
 // slot: the OSWorld guest HTTP interface and one request of our own, GET /probe.
-// It holds the wire types, which cmd/guestd serves, and a client for them.
 //
-// What always holds on the client's side: nothing that a guest sends is trusted.
-// Each answer has a size limit, each exchange a deadline, each connection
-// carries one exchange, and a call returns only after the server's end of the
-// connection was seen to be closed, so that asking a slot does not spoil its dump.
+// It stands apart from package guest so that cmd/guestd links nothing of the
+// engine: the program's digest, and with it every image and its pin, changes
+// when the guest does, not whenever the engine does. It must stay free of
+// imports beyond the schemas.
 //
 // # Requests
 //
@@ -24,7 +23,7 @@
 // {"status": "error", "message": TEXT}. As on the public server, a leading ~ in
 // an argument and ~, $NAME and ${NAME} in a file_path stand for the user's home
 // and environment.
-package guest
+package proto
 
 import (
 	"encoding/json"

@@ -1,0 +1,260 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// unifiedTree is a directory that behaves like cgroup2 as far as limits need it:
+// mkdir fills a group with files, subtree_control takes +name and -name, and a
+// group with processes hands nothing on.
+type unifiedTree struct {
+	root string
+	// deaf is a group whose subtree_control swallows writes.
+	deaf string
+}
+
+func newUnifiedTree(t *testing.T) (*unifiedTree, layout) {
+	k := &unifiedTree{root: t.TempDir()}
+	k.fill(k.root, "cpu memory pids io")
+	own := filepath.Join(k.root, "user.slice")
+	if err := k.mkdir(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	k.put(own, "cgroup.controllers", "cpu memory pids")
+	return k, layout{unified: true, v2path: "/user.slice", v2: &hierarchy{mount: k.root, rel: "/user.slice", path: "/user.slice"}}
+}
+
+func (k *unifiedTree) put(dir, file, text string) {
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(text+"\n"), 0o644); err != nil {
+		panic(err)
+	}
+}
+
+func (k *unifiedTree) fill(dir, controllers string) {
+	k.put(dir, "cgroup.controllers", controllers)
+	k.put(dir, "cgroup.subtree_control", "")
+	k.put(dir, "cgroup.procs", "")
+	for _, c := range strings.Fields(controllers) {
+		for file, text := range map[string]map[string]string{
+			"cpu":    {"cpu.max": "max 100000", "cpu.stat": "usage_usec 1500\nuser_usec 1000"},
+			"memory": {"memory.max": "max", "memory.swap.max": "max", "memory.current": "4096", "memory.peak": "8192"},
+			"pids":   {"pids.max": "max"},
+		}[c] {
+			k.put(dir, file, text)
+		}
+	}
+}
+
+func (k *unifiedTree) mkdir(path string, mode fs.FileMode) error {
+	if err := os.Mkdir(path, mode); err != nil {
+		return err
+	}
+	given, err := read(filepath.Dir(path), "cgroup.subtree_control")
+	if err != nil {
+		return err
+	}
+	k.fill(path, given)
+	return nil
+}
+
+func (k *unifiedTree) setControl(dir, change string) error {
+	if procs, err := read(dir, "cgroup.procs"); err != nil || procs != "" {
+		return syscall.EBUSY
+	}
+	if dir == k.deaf {
+		return nil
+	}
+	text, err := read(dir, "cgroup.subtree_control")
+	if err != nil {
+		return err
+	}
+	on := strings.Fields(text)
+	for _, c := range strings.Fields(change) {
+		if name, add := strings.CutPrefix(c, "+"); add {
+			on = append(on, name)
+		} else {
+			on = without(on, []string{c[1:]})
+		}
+	}
+	k.put(dir, "cgroup.subtree_control", strings.Join(on, " "))
+	return nil
+}
+
+func (k *unifiedTree) owner(t *testing.T, at layout) (*engine.Workspace, *Owner) {
+	ws, ledger := workspace(t)
+	o, err := openOwner(ws, at, k.mkdir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.setControl = k.setControl
+	t.Cleanup(func() { clear(ledger.open) }) // plain directories with files in them: t.TempDir removes them
+	return ws, o
+}
+
+func TestUnifiedLimits(t *testing.T) {
+	k, at := newUnifiedTree(t)
+	ws, o := k.owner(t, at)
+	l, err := NewLimits(ws, o, "slot-a", bench.Resources{Vcpus: 3, Memory: "1GiB", Swap: "0", Pids: 64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := filepath.Join(k.root, "user.slice", "drums-"+ws.ID, "slot-a", "drums-"+ws.ID+"-slot-a-1")
+	if !slices.Equal(l.Dirs(), []string{want + "/cgroup.procs"}) || l.FD() < 0 {
+		t.Errorf("dirs %v, fd %d", l.Dirs(), l.FD())
+	}
+	for file, text := range map[string]string{"cpu.max": "300000 100000", "memory.max": "1073741824", "memory.swap.max": "0", "pids.max": "64"} {
+		if have, err := read(want, file); err != nil || have != text {
+			t.Errorf("%s is %q, %v", file, have, err)
+		}
+	}
+	have, ok := l.Read(nil).Get()
+	if !ok || have.VCPUs != 3 || have.Memory != 1<<30 || have.Swap != 0 || have.Pids != 64 || have.Groups[""] != strings.TrimPrefix(want, k.root) {
+		t.Errorf("read back %+v, %s", have, l.Read(nil).Reason())
+	}
+	u := l.Usage()
+	if cpu, _ := u.CPU.Get(); cpu != 1500*time.Microsecond {
+		t.Errorf("cpu %v", cpu)
+	}
+	if peak, _ := u.MemoryPeak.Get(); peak != 8192 {
+		t.Errorf("peak %v", peak)
+	}
+	if err := o.undelegate(within(t, time.Second)); err != nil {
+		t.Error(err)
+	}
+	if on, _ := read(at.v2.dir(), "cgroup.subtree_control"); on != "" {
+		t.Errorf("our own group still hands on %q", on)
+	}
+}
+
+func TestUnifiedRefusalsNameTheLevel(t *testing.T) {
+	newLimits := func(t *testing.T, plant func(k *unifiedTree, at layout, o *Owner)) (err error, root string) {
+		k, at := newUnifiedTree(t)
+		ws, o := k.owner(t, at)
+		plant(k, at, o)
+		_, err = NewLimits(ws, o, "slot-a", small)
+		return err, k.root
+	}
+	t.Run("controller not given to us", func(t *testing.T) {
+		err, root := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.put(at.v2.dir(), "cgroup.controllers", "cpu pids") })
+		if !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), root+"/user.slice is not given memory") {
+			t.Error(err)
+		}
+	})
+	t.Run("foreign process in our group", func(t *testing.T) {
+		err, root := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.put(at.v2.dir(), "cgroup.procs", "1") })
+		if !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), root+"/user.slice also holds process 1,") {
+			t.Error(err)
+		}
+	})
+	t.Run("process in the owner", func(t *testing.T) {
+		var path string
+		err, _ := newLimits(t, func(k *unifiedTree, at layout, o *Owner) {
+			path = o.Path()
+			k.put(path, "cgroup.procs", "1")
+		})
+		if !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), path+" refused cpu, memory, pids") {
+			t.Error(err)
+		}
+	})
+	t.Run("swallowed write", func(t *testing.T) {
+		err, _ := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.deaf = o.Path() })
+		if !errors.Is(err, engine.ErrUnknown) || !strings.Contains(err.Error(), "reads back without") {
+			t.Error(err)
+		}
+	})
+	t.Run("tighter group above", func(t *testing.T) {
+		err, _ := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.put(at.v2.dir(), "memory.max", "1048576") })
+		if !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), "memory 1048576 instead of 67108864") {
+			t.Error(err)
+		}
+	})
+}
+
+// The real rule of the real kernel, on the hierarchy that a hybrid host has: a
+// group with a process hands no controller on until the process steps aside.
+// Which controller it is does not matter.
+func TestStepAsideOnTheKernel(t *testing.T) {
+	at, err := discover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	offered, err := read(at.v2.dir(), "cgroup.controllers")
+	if err != nil || offered == "" {
+		t.Fatalf("the v2 hierarchy at %s offers no controller to test with: %v", at.v2.dir(), err)
+	}
+	controller := strings.Fields(offered)[0]
+	ws, _ := workspace(t)
+	o := owner(t, ws)
+	if err := o.delegate([]string{controller}, o.Path()); err != nil {
+		t.Fatal(err)
+	}
+	g, err := o.Group("inner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestStepAsideInner$", "-test.v")
+	cmd.Env = append(os.Environ(), "DRUMS_STEP_ASIDE="+controller)
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: g.FD()}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "stepped aside and back") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if dirs, err := subgroups(g.Path()); err != nil || len(dirs) != 0 {
+		t.Errorf("left below: %v, %v", dirs, err)
+	}
+}
+
+// TestStepAsideInner is the process of TestStepAsideOnTheKernel; alone it has nothing to do.
+func TestStepAsideInner(t *testing.T) {
+	controller := os.Getenv("DRUMS_STEP_ASIDE")
+	if controller == "" {
+		return
+	}
+	ws, _ := workspace(t)
+	o, err := OpenOwner(ws)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := o.at.v2.dir()
+	if err := o.delegate([]string{controller}, o.Path()); err != nil {
+		t.Fatal(err)
+	}
+	g, err := o.Group("slot-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if given, _ := read(g.Path(), "cgroup.controllers"); given != controller {
+		t.Errorf("the slot's group is given %q", given)
+	}
+	if pids, _ := directPids(own); len(pids) != 0 {
+		t.Errorf("our own group still holds %v", pids)
+	}
+	if pids, _ := directPids(o.stand.node.path); !slices.Contains(pids, os.Getpid()) {
+		t.Errorf("we are not in %s: %v", o.stand.node.path, pids)
+	}
+	if err := o.Remove(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if pids, _ := directPids(own); !slices.Contains(pids, os.Getpid()) {
+		t.Errorf("we are not back: %v", pids)
+	}
+	if !t.Failed() {
+		fmt.Println("stepped aside and back")
+	}
+}

@@ -1,0 +1,263 @@
+// Package fake is an arm in memory. It exists so that everything above the arms
+// (steps, gates, executor, records, the conformance suite itself) is tested
+// without privilege, without tools and in milliseconds, and so that each fault
+// that a real arm can have is planted at will.
+//
+// Always holds: without faults it keeps the whole contract of engine.Arm, and
+// arms/armtest passes on it as on every real arm; it writes its ledger like a
+// real arm (a directory and a file in ws.Work for each slot, a directory for the
+// image); its checkpoints are real folders, sealed by arms/checkpoint, and serve
+// another arm and another run; the guest server in a slot speaks the protocol of
+// engine/guest over connections in memory; it measures time by package time
+// alone, so that it runs in a testing/synctest bubble.
+//
+// A slot's guest runs no program of the host. It knows, as built in and with the
+// meaning of their Unix namesakes: true, false, sleep N, echo WORDS, cat FILES,
+// touch FILES, write FILE TEXT, append FILE TEXT, test -e|-f|-d|-s FILE, mv, cp,
+// rm [-rf], mkdir [-p], head -c N /dev/zero, exit N, signal N, kill-server, and
+// sh -c with one of them as text.
+//
+// # Faults
+//
+// arms.fake.faults of a manifest lists knobs. Each plants one fault in every
+// slot that it concerns; "KNOB@cold" only in provisioned slots, "KNOB@restored"
+// only in restored ones, "KNOB@3" only in the third slot that the arm makes,
+// provisioned or restored. The knobs of the image and of the run take no "@".
+//
+//	image
+//	mount-refused             the image's digest is not the pinned one: Mount refuses
+//	image-changed             the image changes under the run: Root.Verify refuses
+//	image-unreadable          Root.Verify cannot read the image
+//
+//	provisioned slots
+//	provision-error           Provision fails after it has begun; it takes back what it made
+//	provision-hang            Provision waits until its context is done
+//	provision-dead            Provision succeeds, and the guest is dead (case 23)
+//
+//	any slot
+//	slow                      each verb takes a little while, in parts, and heeds its context
+//	limits-ignored            no bound on memory is in force (case 27)
+//	task-outside              a task is in another group (case 11)
+//	foreign-mount             /dev/tty is a bind of the host's (case 6)
+//	foreign-sys               /sys brings configfs, debugfs and bpf along (case 7)
+//	network-down              lo is down and has no address (case 4)
+//	outside-socket            a socket is connected to the outside (case 13)
+//	tool-config               a file of the host changes the tools (case 29)
+//	slow-start                the guest server listens after SlowStart only
+//	never-ready               the guest server never says that it is ready
+//	service-dead              the first service has ended; nothing happens where there is none
+//	server-wrong-digest       another program answers than the pinned one
+//	checker-missing           the program test is missing: a shell's 127
+//	checker-hang              the program test does not end before its time is up
+//	act-error                 the program mv fails
+//	act-kills-server          the program mv takes the guest server with it
+//	canary-changed            the program mv changes each file that was uploaded
+//	release-error             Place.Release leaves the slot's folder behind
+//	limits-unknown            limits cannot be observed
+//	unknown-mounts, unknown-network, unknown-locks, unknown-processes,
+//	unknown-enclosure, unknown-state, unknown-tool-config
+//	                          the aspect cannot be observed
+//
+//	the slot that is dumped
+//	dump-error                Dump fails half-way; the slot runs on
+//	dump-refused              Dump refuses with a finding and a remedy; the slot runs on (case 3)
+//	dump-hang                 Dump waits until its context is done
+//	dump-no-network           the checkpoint says that the network is not in it
+//	dump-foreign              the checkpoint says that another host made it
+//	checkpoint-damaged        a byte is appended to a sealed file (case 12)
+//
+//	restored slots
+//	restore-error             Restore fails after it has begun; it takes back what it made
+//	restore-hang              Restore waits until its context is done
+//	restore-ignores-deadline  Restore returns Overrun after its context is done (case 30)
+//	resume-error              Resume fails; the slot stays stopped
+//	lock-lost                 the lock on the mapped file is lost (case 1)
+//	lock-extra                a lock is held that was not
+//	process-lost              the last process is missing
+//	process-argv              the first process has other arguments
+//	state-dirty               a file of an earlier rollout is there
+//	token-lost                the live token is another
+//	counter-stopped           the live counter stands still
+//	canary-stale              each uploaded file changes when the tree goes on
+//
+//	the run
+//	lacks-locks               the arm declares that it has no locks to judge
+package fake
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Kind is the arm's name in manifests and records.
+const Kind = "fake"
+
+// Version of what a checkpoint holds; checkpoints of another are refused.
+const Version = "1"
+
+// factVersion is the fact that a checkpoint is of.
+const factVersion = "fake-version"
+
+// The times of the faults that take time.
+const (
+	SlowStart = 200 * time.Millisecond
+	// Overrun is how long restore-ignores-deadline goes on: longer than an executor's grace, and bounded.
+	Overrun = 10 * time.Second
+	// slowPart is how long each part of a verb takes under "slow".
+	slowPart = 5 * time.Millisecond
+)
+
+// Arm implements engine.Arm. One Arm serves one run. Safe for concurrent use.
+type Arm struct {
+	faults faults
+
+	mu     sync.Mutex
+	slots  int // made so far, provisioned or restored
+	images int
+}
+
+// New returns the arm with the manifest's settings. A fault that is not in the
+// list above is ErrUsage, with the list.
+func New(settings bench.FakeSettings) (*Arm, error) {
+	f, err := parseFaults(settings.Faults)
+	if err != nil {
+		return nil, err
+	}
+	return &Arm{faults: f}, nil
+}
+
+// Describe implements engine.Arm.
+func (a *Arm) Describe() engine.Description {
+	d := engine.Description{
+		Kind:     Kind,
+		Settings: map[string]string{"faults": strings.Join(a.faults.names(), ",")},
+		Differences: []bench.Difference{
+			{Name: "in-memory", Text: "nothing runs: a slot is a model in the engine's memory, and none of its times mean anything"},
+			{Name: "image", Text: "the image is compared with its pin and never read: every slot starts from the same few built-in files"},
+		},
+		NotApplicable: map[string]string{},
+	}
+	if a.faults.run("lacks-locks") {
+		d.NotApplicable["locks"] = "the fake arm was told to have no locks"
+	}
+	return d
+}
+
+// Facts implements engine.Arm.
+func (a *Arm) Facts(context.Context) []bench.Fact {
+	return []bench.Fact{{Name: factVersion, Known: true, Value: Version, Source: "engine", View: engine.ViewHost}}
+}
+
+// root is the mounted image.
+type root struct {
+	arm  *Arm
+	ws   *engine.Workspace
+	path string
+	pin  bench.SHA256
+	dir  *ownedPath
+
+	mu     sync.Mutex
+	places map[*place]bool // places that are on the image
+}
+
+// Mount implements engine.Arm.
+func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountParams) (engine.Root, error) {
+	const op = "mount image"
+	if err := a.faults.pause(ctx, a.faults.anywhere("slow")); err != nil {
+		return nil, &engine.Error{Op: op, Err: err}
+	}
+	path := p.Image.File
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(ws.State, "images", path)
+	}
+	r := &root{arm: a, ws: ws, path: path, pin: p.Image.Sha256, places: map[*place]bool{}}
+	if err := r.compare(ctx, a.faults.run("mount-refused")); err != nil {
+		return nil, &engine.Error{Op: op, Err: err, Hint: "build or fetch the pinned image, or pin this one"}
+	}
+	a.mu.Lock()
+	n := a.images
+	a.images++
+	a.mu.Unlock()
+	var err error
+	if r.dir, err = ownDirectory(ws, filepath.Join(ws.Work, fmt.Sprintf("image.%d", n))); err != nil {
+		return nil, &engine.Error{Op: op, Err: errors.Join(err, r.dir.remove())}
+	}
+	return r, nil
+}
+
+// compare requires that the image is the pinned one.
+func (r *root) compare(ctx context.Context, other bool) error {
+	f, err := os.Open(r.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if other {
+		h.Write([]byte("another image"))
+	}
+	if have := bench.SHA256(hex.EncodeToString(h.Sum(nil))); have != r.pin {
+		return fmt.Errorf("%w: %s has sha256 %s, the pin is %s", engine.ErrRefused, r.path, have, r.pin)
+	}
+	return nil
+}
+
+// Facts implements engine.Root.
+func (r *root) Facts() []bench.Fact {
+	return []bench.Fact{
+		{Name: "image-sha256", Known: true, Value: string(r.pin), Source: r.path, View: engine.ViewHost},
+		{Name: "image-attach", Known: true, Value: "none", Source: "engine", View: engine.ViewHost},
+	}
+}
+
+// Verify implements engine.Root.
+func (r *root) Verify(ctx context.Context) error {
+	const op = "verify image"
+	if r.arm.faults.run("image-unreadable") {
+		return &engine.Error{Op: op, Err: fmt.Errorf("%w: read %s: input/output error", engine.ErrUnknown, r.path)}
+	}
+	if err := r.compare(ctx, r.arm.faults.run("image-changed")); err != nil {
+		return &engine.Error{Op: op, Err: err, Hint: "something wrote to the image during the run; its numbers mean nothing"}
+	}
+	return nil
+}
+
+// Release implements engine.Root. As with a real mount, it is an error while a place is still on the image.
+func (r *root) Release(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.places {
+		return &engine.Error{Op: "release image", Err: fmt.Errorf("%s is still on it", p.name), Hint: "release every slot before the image"}
+	}
+	return r.dir.remove()
+}
+
+func (r *root) enter(p *place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.places[p] = true
+}
+
+func (r *root) leave(p *place) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.places, p)
+}

@@ -1,0 +1,3 @@
+package slottest
+
+func spin(loops, seed uint64) (bad uint64)

@@ -1,0 +1,258 @@
+#include "textflag.h"
+
+// func spin(loops, seed uint64) (bad uint64)
+//
+// Fills the general registers, the vector registers and the red zone with values
+// made of seed and compares them again and again. BP stays Go's; CX counts, DX
+// is for comparing, R9 points to the red zone.
+TEXT ·spin(SB), NOSPLIT, $0-24
+	MOVQ loops+0(FP), CX
+	MOVQ seed+8(FP), AX
+	LEAQ -128(SP), R9
+	LEAQ 1(AX), BX
+	LEAQ 2(AX), SI
+	LEAQ 3(AX), DI
+	LEAQ 4(AX), R8
+	LEAQ 5(AX), R10
+	LEAQ 6(AX), R11
+	LEAQ 7(AX), R12
+	LEAQ 8(AX), R13
+	LEAQ 9(AX), R14
+	LEAQ 10(AX), R15
+	LEAQ 100(AX), DX
+	MOVQ DX, X0
+	LEAQ 101(AX), DX
+	MOVQ DX, X1
+	LEAQ 102(AX), DX
+	MOVQ DX, X2
+	LEAQ 103(AX), DX
+	MOVQ DX, X3
+	LEAQ 104(AX), DX
+	MOVQ DX, X4
+	LEAQ 105(AX), DX
+	MOVQ DX, X5
+	LEAQ 106(AX), DX
+	MOVQ DX, X6
+	LEAQ 107(AX), DX
+	MOVQ DX, X7
+	LEAQ 108(AX), DX
+	MOVQ DX, X8
+	LEAQ 109(AX), DX
+	MOVQ DX, X9
+	LEAQ 110(AX), DX
+	MOVQ DX, X10
+	LEAQ 111(AX), DX
+	MOVQ DX, X11
+	LEAQ 112(AX), DX
+	MOVQ DX, X12
+	LEAQ 113(AX), DX
+	MOVQ DX, X13
+	LEAQ 114(AX), DX
+	MOVQ DX, X14
+	LEAQ 115(AX), DX
+	MOVQ DX, X15
+	LEAQ 200(AX), DX
+	MOVQ DX, 0(R9)
+	LEAQ 201(AX), DX
+	MOVQ DX, 8(R9)
+	LEAQ 202(AX), DX
+	MOVQ DX, 16(R9)
+	LEAQ 203(AX), DX
+	MOVQ DX, 24(R9)
+	LEAQ 204(AX), DX
+	MOVQ DX, 32(R9)
+	LEAQ 205(AX), DX
+	MOVQ DX, 40(R9)
+	LEAQ 206(AX), DX
+	MOVQ DX, 48(R9)
+	LEAQ 207(AX), DX
+	MOVQ DX, 56(R9)
+	LEAQ 208(AX), DX
+	MOVQ DX, 64(R9)
+	LEAQ 209(AX), DX
+	MOVQ DX, 72(R9)
+	LEAQ 210(AX), DX
+	MOVQ DX, 80(R9)
+	LEAQ 211(AX), DX
+	MOVQ DX, 88(R9)
+	LEAQ 212(AX), DX
+	MOVQ DX, 96(R9)
+	LEAQ 213(AX), DX
+	MOVQ DX, 104(R9)
+	LEAQ 214(AX), DX
+	MOVQ DX, 112(R9)
+	LEAQ 215(AX), DX
+	MOVQ DX, 120(R9)
+
+loop:
+	CMPQ AX, seed+8(FP)
+	JNE  bad
+	LEAQ 1(AX), DX
+	CMPQ BX, DX
+	JNE  bad
+	LEAQ 2(AX), DX
+	CMPQ SI, DX
+	JNE  bad
+	LEAQ 3(AX), DX
+	CMPQ DI, DX
+	JNE  bad
+	LEAQ 4(AX), DX
+	CMPQ R8, DX
+	JNE  bad
+	LEAQ 5(AX), DX
+	CMPQ R10, DX
+	JNE  bad
+	LEAQ 6(AX), DX
+	CMPQ R11, DX
+	JNE  bad
+	LEAQ 7(AX), DX
+	CMPQ R12, DX
+	JNE  bad
+	LEAQ 8(AX), DX
+	CMPQ R13, DX
+	JNE  bad
+	LEAQ 9(AX), DX
+	CMPQ R14, DX
+	JNE  bad
+	LEAQ 10(AX), DX
+	CMPQ R15, DX
+	JNE  bad
+	MOVQ X0, DX
+	SUBQ $100, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X1, DX
+	SUBQ $101, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X2, DX
+	SUBQ $102, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X3, DX
+	SUBQ $103, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X4, DX
+	SUBQ $104, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X5, DX
+	SUBQ $105, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X6, DX
+	SUBQ $106, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X7, DX
+	SUBQ $107, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X8, DX
+	SUBQ $108, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X9, DX
+	SUBQ $109, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X10, DX
+	SUBQ $110, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X11, DX
+	SUBQ $111, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X12, DX
+	SUBQ $112, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X13, DX
+	SUBQ $113, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X14, DX
+	SUBQ $114, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ X15, DX
+	SUBQ $115, DX
+	CMPQ AX, DX
+	JNE  bad
+	LEAQ -128(SP), DX
+	CMPQ R9, DX
+	JNE  bad
+	MOVQ 0(R9), DX
+	SUBQ $200, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 8(R9), DX
+	SUBQ $201, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 16(R9), DX
+	SUBQ $202, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 24(R9), DX
+	SUBQ $203, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 32(R9), DX
+	SUBQ $204, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 40(R9), DX
+	SUBQ $205, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 48(R9), DX
+	SUBQ $206, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 56(R9), DX
+	SUBQ $207, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 64(R9), DX
+	SUBQ $208, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 72(R9), DX
+	SUBQ $209, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 80(R9), DX
+	SUBQ $210, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 88(R9), DX
+	SUBQ $211, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 96(R9), DX
+	SUBQ $212, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 104(R9), DX
+	SUBQ $213, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 112(R9), DX
+	SUBQ $214, DX
+	CMPQ AX, DX
+	JNE  bad
+	MOVQ 120(R9), DX
+	SUBQ $215, DX
+	CMPQ AX, DX
+	JNE  bad
+	DECQ CX
+	JNZ  loop
+	MOVQ $0, bad+16(FP)
+	RET
+
+bad:
+	MOVQ $1, bad+16(FP)
+	RET

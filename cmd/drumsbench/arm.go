@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/drums"
+	"github.com/drumsbench/drumsbench/arms/fake"
+	"github.com/drumsbench/drumsbench/arms/hostfacts"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// armKinds are the arms that a manifest names, in the order in which they run.
+func armKinds(a bench.Arms) []string {
+	var kinds []string
+	if a.Drums != nil {
+		kinds = append(kinds, drums.Kind)
+	}
+	if a.Fake != nil {
+		kinds = append(kinds, fake.Kind)
+	}
+	return kinds
+}
+
+// newArm makes the arm of a kind with the manifest's settings, and says what the host is for it.
+func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engine.Arm, []bench.Fact, error) {
+	host := hostfacts.Read()
+	switch kind {
+	case drums.Kind:
+		tool, err := criu.Locate(ctx, state)
+		if err != nil {
+			return nil, nil, err
+		}
+		arm := drums.New(*a.Drums, tool, host)
+		return arm, arm.Facts(ctx), nil
+	case fake.Kind:
+		arm, err := fake.New(*a.Fake)
+		if err != nil {
+			return nil, nil, err
+		}
+		return arm, append(host, arm.Facts(ctx)...), nil
+	}
+	return nil, nil, fmt.Errorf("make arm: no arm of kind %q", kind)
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/compile"
+	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+	"github.com/drumsbench/drumsbench/steps"
+)
+
+type runCmd struct {
+	Path  string   `arg:"" help:"Folder of a manifest, or its .cue file."`
+	Tag   []string `short:"t" sep:"none" placeholder:"KEY=VALUE" help:"Set a field that carries @tag(KEY); may be repeated."`
+	Arm   []string `placeholder:"KIND" help:"Run only these arms of the manifest."`
+	Reset []string `placeholder:"MODE" help:"Run only these resets of the manifest's experiment: restore, cold."`
+	Out   string   `type:"path" placeholder:"DIR" help:"Folder of the runs (default: a new one below runs in the state directory)."`
+}
+
+// Help teaches the command.
+func (runCmd) Help() string {
+	return `Compiles the manifest and executes its plan, once for each arm and reset that the manifest names.
+Each run leaves a directory with its manifest, plan, host facts, event chain, ledger, evidence and
+record; the table at the end is made from the records. A run that did not pass yields no number.
+
+The first SIGINT or SIGTERM stops the run and undoes what it made; a second one exits at once.
+
+Examples:
+
+  drumsbench run manifests/locks
+  drumsbench run -t locks=criu --reset restore manifests/locks
+
+Exit codes: 0 every run passed, 1 one failed, 2 wrong usage, 3 one was blocked by something unknown,
+4 one waits for a person's review. The first of 1, 3, 4 that holds for any run.`
+}
+
+// Run executes every arm-block in turn.
+func (c runCmd) Run(ctx context.Context, g *globals) error {
+	m, err := compile.Load(compile.Options{Path: c.Path, Tags: c.Tag})
+	if err != nil {
+		return err
+	}
+	workload, err := compile.Workload(m.Manifest)
+	if err != nil {
+		return err
+	}
+	kinds, err := choose("arm", armKinds(m.Manifest.Arms), c.Arm)
+	if err != nil {
+		return err
+	}
+	resets, err := choose("reset", m.Manifest.Experiment.Reset, c.Reset)
+	if err != nil {
+		return err
+	}
+	if c.Out == "" {
+		c.Out = filepath.Join(g.State, "runs", string(m.Manifest.Name)+"-"+time.Now().UTC().Format("20060102T150405.000"))
+	}
+	if entries, err := os.ReadDir(c.Out); err == nil && len(entries) > 0 {
+		return &engine.Error{Op: "make folder of runs", Err: fmt.Errorf("%w: %s is not empty", engine.ErrRefused, c.Out), Hint: "name another folder with --out"}
+	}
+	var dirs []string
+	var records []bench.Record
+	for _, kind := range kinds {
+		for _, reset := range resets {
+			b := block{globals: g, loaded: m, workload: workload, kind: kind, reset: reset, dir: filepath.Join(c.Out, kind+"-"+reset)}
+			r, err := b.run(ctx)
+			if err != nil {
+				return err
+			}
+			dirs, records = append(dirs, b.dir), append(records, r)
+			if ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	if err := printRuns(g, dirs, records); err != nil {
+		return err
+	}
+	return exitCode(worstExit(records))
+}
+
+// choose is what the manifest has, or those of it that were asked for.
+func choose(what string, have, want []string) ([]string, error) {
+	for _, w := range want {
+		if !slices.Contains(have, w) {
+			return nil, usage(fmt.Sprintf("the manifest has no %s %q; it has %s", what, w, strings.Join(have, ", ")))
+		}
+	}
+	if len(want) > 0 {
+		return want, nil
+	}
+	return have, nil
+}
+
+// worstExit is the first of 1, 3, 4 that any run ends with, else 0.
+func worstExit(records []bench.Record) int {
+	worst := 0
+	for _, v := range []bench.RunVerdict{engine.RunReview, engine.RunBlocked, engine.RunFailed} {
+		for _, r := range records {
+			if r.Verdict == v {
+				worst = engine.ExitCode(v)
+			}
+		}
+	}
+	return worst
+}
+
+// block is one arm with one reset: one run.
+type block struct {
+	*globals
+	loaded      compile.Loaded
+	workload    bench.SHA256
+	kind, reset string
+	dir         string
+}
+
+// run executes the block and returns its record, which was read back from the
+// run directory. An error means that there is no record.
+func (b block) run(ctx context.Context) (_ bench.Record, err error) {
+	version, err := engineVersion()
+	if err != nil {
+		return bench.Record{}, err
+	}
+	plan, err := steps.Block(b.loaded.Manifest, b.workload, b.reset)
+	if err != nil {
+		return bench.Record{}, err
+	}
+	arm, facts, err := newArm(ctx, b.kind, b.loaded.Manifest.Arms, b.State)
+	if err != nil {
+		return bench.Record{}, err
+	}
+	if err := os.MkdirAll(filepath.Dir(b.dir), 0o755); err != nil {
+		return bench.Record{}, &engine.Error{Op: "make folder of runs", Err: err}
+	}
+	dir, err := record.Create(b.dir)
+	if err != nil {
+		return bench.Record{}, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+
+	digests := map[string]bench.SHA256{}
+	note := func(name string, d bench.SHA256, err error) error {
+		digests[name] = d
+		return err
+	}
+	description := arm.Describe()
+	manifest, err := dir.WriteManifest(b.loaded.Manifest)
+	settings, serr := canonical.Digest(description.Settings)
+	host, herr := dir.WriteHost(bench.HostFacts{ApiVersion: engine.APIVersion, Facts: facts})
+	err = errors.Join(note("manifest", manifest, err), note("settings", settings, serr), note("host", host, herr), dir.WritePlan(plan))
+	if err != nil {
+		return bench.Record{}, err
+	}
+
+	ws, err := b.workspace(dir)
+	if err != nil {
+		return bench.Record{}, err
+	}
+	progress, stop := newView(b.globals, b.kind+" "+b.reset)
+	executor := engine.Executor{
+		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
+		Sink: dir.Events, Progress: progress, Digests: digests,
+	}
+	_, err = executor.Run(ctx)
+	stop()
+	if err != nil {
+		return bench.Record{}, err
+	}
+	r, err := record.Build(b.dir, record.Header{
+		Run: filepath.Base(filepath.Dir(b.dir)) + "/" + filepath.Base(b.dir), Arm: b.kind, Engine: version,
+		Settings: description.Settings, Tags: b.loaded.Tags, Differences: description.Differences,
+	})
+	if err != nil {
+		return bench.Record{}, err
+	}
+	_, err = dir.WriteRecord(r)
+	return r, err
+}
+
+// workspace makes the run's scratch directory and its claim.
+func (b block) workspace(dir *record.Dir) (*engine.Workspace, error) {
+	var claim [6]byte
+	if _, err := rand.Read(claim[:]); err != nil {
+		return nil, err
+	}
+	id := hex.EncodeToString(claim[:])
+	ws := &engine.Workspace{
+		Run: dir.Path, Work: filepath.Join(b.State, "work", id), State: b.State, ID: id,
+		Ledger: dir.Ledger, Evidence: dir.Evidence, Log: b.Log,
+	}
+	return ws, ws.MakeWork()
+}

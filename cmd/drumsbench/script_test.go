@@ -1,0 +1,50 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+var update = flag.Bool("update", false, "write what the scripts compare with anew")
+
+// TestMain lets the test binary be drumsbench itself: the scripts drive the real main.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"drumsbench": main,
+		"waiter":     waiter,
+	})
+}
+
+// TestScripts runs testdata/script/*.txtar. In a script, $ROOT is the checkout
+// and $CUE the stock cue of the version that go.mod pins.
+func TestScripts(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cue, err := exec.Command("go", "tool", "-n", "cue").Output()
+	if err != nil {
+		t.Fatalf("build stock cue: %v", err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       *update,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("ROOT", root)
+			env.Setenv("CUE", strings.TrimSpace(string(cue)))
+			env.Setenv("DRUMSBENCH_STATE", filepath.Join(env.WorkDir, "state"))
+			// Stock cue reads its configuration from the home; here it has none.
+			home := filepath.Join(env.WorkDir, ".home")
+			env.Setenv("HOME", home)
+			return os.MkdirAll(home, 0o755)
+		},
+	})
+}

@@ -1,0 +1,227 @@
+package record
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/go-multierror"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Header is what a record says of the run beside what lies in its directory.
+type Header struct {
+	Run         string
+	Arm         string
+	Engine      bench.EngineVersion
+	Settings    map[string]string
+	Tags        map[string]string
+	Differences []bench.Difference
+}
+
+// Build makes the record of a run from its directory: plan, events, host facts
+// and ledger as they can be read back. A chain that was changed is an error. A
+// run that crashed has a record too: what has no receipt was not run, and the
+// run is blocked, or failed if something failed.
+//
+// Facts of the record are those of the host, then those of steps outside the
+// rollouts under "step/fact". The checkpoint is the fact "checkpoint" of the
+// dump step.
+func Build(dir string, h Header) (bench.Record, error) {
+	var r bench.Record
+	if err := intact(dir); err != nil {
+		return r, err
+	}
+	in, err := load(dir)
+	if err != nil {
+		return r, err
+	}
+	steps, err := join(in.plan, in.receipts)
+	if err != nil {
+		return r, err
+	}
+	start := in.receipts[0]
+	r = bench.Record{
+		ApiVersion: engine.APIVersion, Run: h.Run, Manifest: string(in.manifest.Name), Arm: h.Arm, Reset: in.plan.Reset,
+		Started: start.Time, Ended: in.receipts[len(in.receipts)-1].Time, Engine: h.Engine,
+		Digests: digests(start, in), Settings: h.Settings, Tags: h.Tags,
+		Facts: in.host.Facts, Differences: h.Differences, Steps: outcomes(steps), Rollouts: rollouts(steps),
+	}
+	if r.Differences == nil {
+		r.Differences = []bench.Difference{}
+	}
+	if r.Facts == nil {
+		r.Facts = []bench.Fact{}
+	}
+	for _, s := range steps {
+		if s.plan.Rollout != nil {
+			continue
+		}
+		for _, f := range s.receipt.Facts {
+			if s.plan.Kind == "dump" && f.Name == "checkpoint" && f.Known {
+				r.Checkpoint = bench.SHA256(f.Value)
+			}
+			f.Name = s.plan.Id + "/" + f.Name
+			r.Facts = append(r.Facts, f)
+		}
+	}
+	r.Verdict, r.Reason = verdict(in, steps, r.Steps)
+	return r, nil
+}
+
+// intact refuses a run directory that was changed after it was written. A crash
+// is no change.
+func intact(dir string) error {
+	problems, err := VerifyChain(dir)
+	if err != nil {
+		return err
+	}
+	var errs *multierror.Error
+	for _, p := range problems {
+		if p.Kind != Torn && p.Kind != Cut {
+			errs = multierror.Append(errs, p)
+		}
+	}
+	if errs != nil {
+		return &engine.Error{Op: "build record", Err: errs, Hint: "the run directory was changed; run again"}
+	}
+	return nil
+}
+
+// inputs are the files of a run.
+type inputs struct {
+	manifest bench.Manifest
+	plan     bench.Plan
+	host     bench.HostFacts
+	receipts []bench.Receipt // at least run_start
+	last     bench.SHA256    // digest of the last whole line
+	ledger   bench.SHA256
+}
+
+func load(dir string) (in inputs, err error) {
+	for name, v := range map[string]any{ManifestFile: &in.manifest, PlanFile: &in.plan, HostFile: &in.host} {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err == nil {
+			err = json.Unmarshal(data, v)
+		}
+		if err != nil {
+			return in, &engine.Error{Op: "build record: read " + name, Err: err}
+		}
+	}
+	_, _, err = eachLine(filepath.Join(dir, EventsFile), func(number int, line []byte) error {
+		var r bench.Receipt
+		if err := json.Unmarshal(line, &r); err != nil {
+			return fmt.Errorf("%s:%d: %w", EventsFile, number, err)
+		}
+		in.receipts, in.last = append(in.receipts, r), canonical.Sum(line)
+		return nil
+	})
+	if err == nil && (len(in.receipts) == 0 || in.receipts[0].Event != "run_start") {
+		err = errors.New("the run has no start")
+	}
+	if err == nil {
+		in.ledger, err = sumFile(filepath.Join(dir, LedgerFile))
+	}
+	if err != nil {
+		return in, &engine.Error{Op: "build record", Err: err}
+	}
+	return in, nil
+}
+
+func sumFile(path string) (bench.SHA256, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return bench.SHA256(hex.EncodeToString(h.Sum(nil))), nil
+}
+
+func digests(start bench.Receipt, in inputs) map[string]bench.SHA256 {
+	d := map[string]bench.SHA256{"events": in.last, "ledger": in.ledger}
+	for name, digest := range start.Digests {
+		d[name] = digest
+	}
+	return d
+}
+
+// step is a step of the plan with its receipt.
+type step struct {
+	plan    bench.Step
+	receipt bench.Receipt
+}
+
+// join gives each step of the plan its receipt. A step without one was not run.
+func join(plan bench.Plan, receipts []bench.Receipt) ([]step, error) {
+	steps := make([]step, len(plan.Steps))
+	index := make(map[string]int, len(steps))
+	for i, s := range plan.Steps {
+		steps[i].plan = s
+		index[s.Id] = i
+	}
+	for _, r := range receipts {
+		if r.Event != "step" {
+			continue
+		}
+		i, planned := index[r.Step]
+		switch {
+		case !planned || steps[i].plan.Kind != r.Kind:
+			return nil, &engine.Error{Op: "build record", Err: fmt.Errorf("receipt %d is of step %s (%s), which the plan does not have", r.Seq, r.Step, r.Kind)}
+		case steps[i].receipt.Event != "":
+			return nil, &engine.Error{Op: "build record", Err: fmt.Errorf("receipts %d and %d are both of step %s", steps[i].receipt.Seq, r.Seq, r.Step)}
+		}
+		steps[i].receipt = r
+	}
+	for i := range steps {
+		if s := &steps[i]; s.receipt.Event == "" {
+			s.receipt = bench.Receipt{Event: "step", Step: s.plan.Id, Kind: s.plan.Kind, Verdict: engine.NotRun,
+				Findings: []bench.Finding{{Verdict: engine.NotRun, Subject: "run", Text: "the step has no receipt"}}}
+		}
+	}
+	return steps, nil
+}
+
+func outcomes(steps []step) []bench.StepOutcome {
+	list := make([]bench.StepOutcome, len(steps))
+	for i, s := range steps {
+		list[i] = engine.OutcomeOf(s.receipt)
+	}
+	return list
+}
+
+// badness orders run verdicts.
+var badness = map[bench.RunVerdict]int{engine.RunPassed: 0, engine.RunReview: 1, engine.RunBlocked: 2, engine.RunFailed: 3}
+
+// verdict decides the run anew from its steps. What the run said of itself can
+// make it worse, never better.
+func verdict(in inputs, steps []step, list []bench.StepOutcome) (bench.RunVerdict, string) {
+	decided := make([]engine.Outcome, len(steps))
+	for i, s := range steps {
+		decided[i] = engine.Outcome{Verdict: s.receipt.Verdict, Optional: s.plan.Optional}
+	}
+	v := engine.RunVerdict(decided)
+	end := in.receipts[len(in.receipts)-1]
+	if end.Event != "run_end" {
+		end = bench.Receipt{Outcome: engine.RunBlocked, Findings: []bench.Finding{{Verdict: engine.NotRun, Subject: "run", Text: "the run did not end: the engine or the host crashed"}}}
+	}
+	said, known := badness[end.Outcome]
+	switch {
+	case !known:
+		v = engine.RunFailed
+	case said > badness[v]:
+		v = end.Outcome
+	}
+	return v, engine.Reason(v, end.Findings, list)
+}

@@ -1,0 +1,255 @@
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Classes of rollouts. Only the first two are valid.
+const (
+	Success             bench.RolloutClass = "success"
+	FailedValid         bench.RolloutClass = "failed_valid"
+	Invalid             bench.RolloutClass = "invalid"
+	EnvFailure          bench.RolloutClass = "env_failure"
+	Contamination       bench.RolloutClass = "contamination"
+	VerifierUnavailable bench.RolloutClass = "verifier_unavailable"
+)
+
+// rollouts groups the steps by rollout.
+func rollouts(steps []step) []bench.Rollout {
+	by := map[int64][]step{}
+	for _, s := range steps {
+		if s.plan.Rollout != nil && !s.plan.Release {
+			by[*s.plan.Rollout] = append(by[*s.plan.Rollout], s)
+		}
+	}
+	list := []bench.Rollout{}
+	for _, index := range slices.Sorted(maps.Keys(by)) {
+		list = append(list, rollout(index, by[index]))
+	}
+	return list
+}
+
+func rollout(index int64, members []step) bench.Rollout {
+	r := bench.Rollout{Index: index, Before: score(members, "before"), After: score(members, "after"), Clocks: clocks(members), Spans: resetSpans(members)}
+	for _, m := range members {
+		if r.Slot == "" {
+			r.Slot = m.plan.Slot
+		}
+		r.Warmup = r.Warmup || m.plan.Warmup
+	}
+	r.Class, r.Reason = classify(members, r.Before, r.After)
+	return r
+}
+
+// environment are the kinds of steps that give a rollout its slot.
+var environment = map[string]bool{"restore": true, "provision": true, "resume": true, "readiness": true, "prepare": true, "reseed": true}
+
+// classify decides a rollout, first line that holds:
+//
+//	a step was interrupted                              invalid
+//	reseed judged fail (another rollout's canary)       contamination
+//	restore, provision, resume, readiness, prepare,
+//	reseed: fail or unknown                             env_failure
+//	the canary gate: fail                               contamination
+//	any other gate, or the canary gate unknown          invalid
+//	act: fail or unknown                                env_failure if the slot died, else invalid
+//	evaluate: an error, unknown, or no score            verifier_unavailable
+//	the score before is not 0                           invalid
+//	a step was not run                                  invalid
+//	the score after                                     1 success, 0 failed_valid
+//	no score before or after, or another one            verifier_unavailable
+func classify(members []step, before, after *float64) (bench.RolloutClass, string) {
+	find := func(is func(step) bool) (step, bool) {
+		i := slices.IndexFunc(members, is)
+		if i < 0 {
+			return step{}, false
+		}
+		return members[i], true
+	}
+	for _, rule := range []struct {
+		class bench.RolloutClass
+		holds func(step) bool
+	}{
+		{Invalid, func(s step) bool { return s.cause() == engine.CauseInterrupted }},
+		{Contamination, func(s step) bool { return s.plan.Kind == "reseed" && s.judgedFail() }},
+		{EnvFailure, func(s step) bool { return environment[s.plan.Kind] && s.bad() }},
+		{Contamination, func(s step) bool { return s.gate() == "canary" && s.judgedFail() }},
+		{Invalid, func(s step) bool { return s.plan.Kind == "gate" && s.bad() }},
+		{EnvFailure, func(s step) bool { return s.plan.Kind == "act" && s.bad() && s.cause() == engine.CauseDead }},
+		{Invalid, func(s step) bool { return s.plan.Kind == "act" && s.bad() }},
+		{VerifierUnavailable, func(s step) bool { return s.plan.Kind == "evaluate" && s.ran() && s.scoreless() }},
+	} {
+		if s, found := find(rule.holds); found {
+			return rule.class, s.reason()
+		}
+	}
+	if before != nil && *before != 0 {
+		return Invalid, fmt.Sprintf("not at start: the score before is %v", *before)
+	}
+	if s, found := find(func(s step) bool { return !s.ran() }); found {
+		return Invalid, s.reason()
+	}
+	switch {
+	case before == nil || after == nil:
+		return VerifierUnavailable, "the plan asks for no score before or after"
+	case *after == 1:
+		return Success, ""
+	case *after == 0:
+		return FailedValid, ""
+	}
+	return VerifierUnavailable, fmt.Sprintf("the score after is %v, neither 0 nor 1", *after)
+}
+
+func (s step) ran() bool { return s.receipt.Verdict != engine.NotRun }
+
+// bad: the step ran and nothing may depend on it.
+func (s step) bad() bool { return s.ran() && engine.Stops(s.receipt.Verdict, s.plan.Optional) }
+
+// judgedFail: it is a finding that failed the step, not an error.
+func (s step) judgedFail() bool {
+	return s.receipt.Verdict == engine.Fail && s.receipt.Error == nil
+}
+
+func (s step) cause() string {
+	if s.receipt.Error == nil {
+		return ""
+	}
+	return s.receipt.Error.Cause
+}
+
+// scoreless: no number can be had from an evaluation.
+func (s step) scoreless() bool {
+	_, known := s.score()
+	return s.receipt.Error != nil || s.receipt.Verdict == engine.VerdictUnknown || !known
+}
+
+// gate is the name of the gate that the step is, empty for other steps.
+func (s step) gate() string {
+	if s.plan.Kind != "gate" {
+		return ""
+	}
+	var p bench.GateParams
+	if json.Unmarshal([]byte(s.plan.Params), &p) != nil {
+		return ""
+	}
+	return p.Gate
+}
+
+// reason is the step's own account of its verdict.
+func (s step) reason() string {
+	return engine.StepReason(engine.OutcomeOf(s.receipt))
+}
+
+func (s step) fact(name string) (string, bool) {
+	for _, f := range s.receipt.Facts {
+		if f.Name == name {
+			return f.Value, f.Known
+		}
+	}
+	return "", false
+}
+
+func (s step) score() (float64, bool) {
+	text, known := s.fact("score")
+	if !known {
+		return 0, false
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	return v, err == nil
+}
+
+// score of the evaluation before or after, nil if there is none.
+func score(members []step, when string) *float64 {
+	for _, s := range members {
+		var p bench.EvaluateParams
+		if s.plan.Kind != "evaluate" || json.Unmarshal([]byte(s.plan.Params), &p) != nil || p.When != when || s.scoreless() {
+			continue
+		}
+		v, _ := s.score()
+		return &v
+	}
+	return nil
+}
+
+// clocks of the reset, from the start of restore or, cold, of provision. A
+// clock that was not reached is absent.
+func clocks(members []step) *bench.Clocks {
+	first := slices.IndexFunc(members, func(s step) bool { return s.plan.Kind == "restore" || s.plan.Kind == "provision" })
+	if first < 0 {
+		return nil
+	}
+	zero, started := number(members[first].receipt.Start)
+	if !started {
+		return nil
+	}
+	since := func(at bench.Int64) bench.Int64 {
+		if t, known := number(at); known {
+			return bench.Int64(strconv.FormatInt(t-zero, 10))
+		}
+		return ""
+	}
+	var c bench.Clocks
+	if good(members[first]) {
+		c.Mechanism = since(members[first].receipt.End)
+	}
+	for _, s := range members {
+		if s.plan.Kind == "act" {
+			break
+		}
+		switch {
+		case s.plan.Kind == "readiness" && c.Ready == "":
+			if answer, known := s.fact("first_answer_ns"); known {
+				c.Answer = since(bench.Int64(answer))
+			}
+			if good(s) {
+				c.Ready = since(s.receipt.End)
+			}
+		case s.plan.Kind == "reseed" || s.plan.Kind == "prepare" || s.gate() == "hygiene":
+			c.Usable = ""
+			if !good(s) {
+				return &c
+			}
+			c.Usable = since(s.receipt.End)
+		}
+	}
+	return &c
+}
+
+func good(s step) bool { return s.ran() && !s.bad() }
+
+func number(text bench.Int64) (int64, bool) {
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	return n, err == nil
+}
+
+// resetSpans are the parts of restore and resume by name; parts of one name add up.
+func resetSpans(members []step) map[string]bench.Int64 {
+	sums := map[string]int64{}
+	for _, s := range members {
+		if s.plan.Kind != "restore" && s.plan.Kind != "resume" {
+			continue
+		}
+		for _, span := range s.receipt.Spans {
+			start, known := number(span.Start)
+			end, alsoKnown := number(span.End)
+			if known && alsoKnown {
+				sums[span.Name] += end - start
+			}
+		}
+	}
+	if len(sums) == 0 {
+		return nil
+	}
+	texts := map[string]bench.Int64{}
+	for name, ns := range sums {
+		texts[name] = bench.Int64(strconv.FormatInt(ns, 10))
+	}
+	return texts
+}
