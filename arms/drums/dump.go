@@ -82,6 +82,8 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 			return nil
 		}
 		defer engine.StartSpan(ctx, "census")()
+		t.tracer = n.CRIU
+		defer func() { t.tracer = 0 }()
 		var err error
 		c, err = s.census(ctx, ref)
 		return err

@@ -65,7 +65,7 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 			})
 		case engine.AspectEnclosure:
 			o.Enclosure = reading(view, "/proc of the tree, sock_diag, /proc/locks", func() ([]bench.Finding, error) {
-				return procfs.Enclosure(t.pid, procfs.Options{EstablishedTCP: t.policy.EstablishedTCP, Locks: p.arm.settings.Locks})
+				return procfs.Enclosure(t.pid, procfs.Options{EstablishedTCP: t.policy.EstablishedTCP, Locks: p.arm.settings.Locks, Tracer: t.tracer})
 			})
 		case engine.AspectState:
 			o.State = reading(view, "layers and upper of the slot", func() (bench.StateManifest, error) { return p.state(t) })

@@ -52,6 +52,8 @@ type tenancy struct {
 	pid    int
 	procID int64
 	net    *netns.Handle
+	// tracer is the criu that holds the tree stopped, during a dump.
+	tracer int
 	// from is the checkpoint that this tenancy was restored from; nil after a provision.
 	from *engine.Checkpoint
 	// stopped are inner pids that were stopped at the dump and stay so.

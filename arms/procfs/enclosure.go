@@ -19,6 +19,9 @@ type Options struct {
 	// Holders are host pids outside the slot that may share its network
 	// namespace: an arm whose namespace a process of its own keeps open.
 	Holders []int
+	// Tracer is the host pid of the CRIU that holds the tree stopped while this
+	// is asked, inside of a dump; 0 outside of one. Any other tracer is a finding.
+	Tracer int
 }
 
 // Enclosure lists what ties a slot to the outside, or cannot be dumped, each

@@ -68,6 +68,9 @@ func (e *enclosure) checkProcesses() error {
 			if ts, err := observe.ReadStatus(e.proc, tracerPid); err == nil {
 				tracerPid = ts.Tgid
 			}
+			if tracerPid == e.options.Tracer {
+				continue
+			}
 			by := e.stranger(tracerPid)
 			if tracer, ok := e.byPid[tracerPid]; ok {
 				by = "its neighbour " + tracer.subject()

@@ -77,12 +77,27 @@ func inNetwork(ns *os.File, fn func() error) error {
 	})
 }
 
-// inside says whether a pid namespace is the slot's or lies below it.
-func inside(pid int, slot Namespace) (bool, error) {
+// lineage says which pid namespaces are a slot's or lie below it; each is looked at once.
+type lineage map[Namespace]bool
+
+// holds says whether a process is in such a namespace.
+func (l lineage) holds(pid int) (bool, error) {
 	ns, err := NamespaceOf(pid, "pid")
-	if err != nil || ns == slot {
-		return err == nil, err
+	if err != nil {
+		return false, err
 	}
+	in, known := l[ns]
+	if !known {
+		if in, err = l.below(pid); err != nil {
+			return false, err
+		}
+		l[ns] = in
+	}
+	return in, nil
+}
+
+// below follows the parents of a process's pid namespace until one is known.
+func (l lineage) below(pid int) (bool, error) {
 	f, err := os.Open(filepath.Join(root, strconv.Itoa(pid), "ns", "pid"))
 	if err != nil {
 		return false, gone(pid, err)
@@ -101,8 +116,8 @@ func inside(pid int, slot Namespace) (bool, error) {
 		if err := unix.Fstat(parent, &st); err != nil {
 			return false, fmt.Errorf("read parent of pid namespace of pid %d: %w", pid, err)
 		}
-		if (Namespace{st.Dev, st.Ino}) == slot {
-			return true, nil
+		if in, known := l[Namespace{st.Dev, st.Ino}]; known {
+			return in, nil
 		}
 		fd = parent
 	}

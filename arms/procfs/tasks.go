@@ -68,8 +68,9 @@ func census(initPid int) (tasks []Task, others []int, err error) {
 	if err != nil {
 		return fail(err)
 	}
+	known := lineage{slot: true}
 	for _, pid := range pids {
-		in, err := inside(pid, slot)
+		in, err := known.holds(pid)
 		if errors.Is(err, engine.ErrDead) {
 			continue
 		}

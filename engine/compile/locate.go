@@ -1,7 +1,6 @@
 package compile
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/build"
 	cueerrors "cuelang.org/go/cue/errors"
-	"cuelang.org/go/cue/format"
 	"cuelang.org/go/cue/token"
 )
 
@@ -312,7 +310,7 @@ func (l *locator) selectorAt(pos token.Pos) (text, pkg string) {
 			if at := pos.Position(); !ok || selector.Sel.Pos().Position() != at {
 				return true
 			}
-			text = sourceText(selector)
+			text = selectorText(selector)
 			if ident, ok := selector.X.(*ast.Ident); ok {
 				for spec := range file.ImportSpecs() {
 					path, _ := strconv.Unquote(spec.Path.Value)
@@ -342,11 +340,16 @@ func (l *locator) namesIn(pkg string) []string {
 	return names
 }
 
-// sourceText is a node as it is written, on one line.
-func sourceText(n ast.Node) string {
-	data, err := format.Node(n)
-	if err != nil {
-		return ""
+// selectorText is a chain of names such as pins.tiny; empty for anything else.
+func selectorText(expr ast.Expr) string {
+	switch expr := expr.(type) {
+	case *ast.Ident:
+		return expr.Name
+	case *ast.SelectorExpr:
+		name, _, err := ast.LabelName(expr.Sel)
+		if x := selectorText(expr.X); x != "" && err == nil {
+			return x + "." + name
+		}
 	}
-	return string(bytes.Join(bytes.Fields(data), []byte(" ")))
+	return ""
 }

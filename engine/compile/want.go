@@ -245,6 +245,9 @@ var looseSize = regexp.MustCompile(`^\s*([0-9]+)\s*([kKmMgGtT])(i?)[bB]?\s*$`)
 
 func hintBytes(have string) string {
 	if parts := looseSize.FindStringSubmatch(have); parts != nil {
+		if strings.Trim(parts[1], "0") == "" {
+			return `nothing is "0"`
+		}
 		size := parts[1] + strings.ToUpper(parts[2]) + "iB"
 		if parts[3] == "" {
 			return fmt.Sprintf("%q is decimal or says too little: write %q", have, size)

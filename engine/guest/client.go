@@ -353,9 +353,8 @@ func (c *Client) talk(ctx context.Context, conn net.Conn, in *limitedReader, r r
 	}
 
 	// The end of the stream is the proof that the server has no descriptor for the connection any more.
-	if err := conn.SetReadDeadline(time.Now().Add(c.limits.Close)); err != nil {
-		return answer{}, err
-	}
+	// Some connections take no deadline once they are closed; the exchange's own holds then.
+	_ = conn.SetReadDeadline(time.Now().Add(c.limits.Close))
 	switch _, err := buffered.ReadByte(); {
 	case err == nil:
 		return answer{}, fmt.Errorf("%w: bytes after the answer", ErrProtocol)
