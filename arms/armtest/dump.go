@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/engine"
@@ -100,6 +101,9 @@ func testDumpRefused(t *testing.T, h Harness) {
 		t.Fatalf("dial: %v", describe(err))
 	}
 	_, _, err = s.Dump(r.ctx(), r.dumpParams(), ref)
+	if tcp, ok := conn.(interface{ SetLinger(int) error }); ok {
+		tcp.SetLinger(0) // a reset leaves nothing of the connection behind
+	}
 	conn.Close()
 	var e *engine.Error
 	switch {
@@ -113,8 +117,22 @@ func testDumpRefused(t *testing.T, h Harness) {
 		t.Error("the slot did not run on")
 	}
 	r.has(s, r.path("kept"), "as at the dump")
+	r.enclosed(s)
 	cp, place := r.dump(s)
 	r.judgeStopped(r.restore(cp, place, "slot-0"), cp)
+}
+
+// enclosed waits until nothing ties a slot to the outside: its server sees a closed connection a little later than we do.
+func (r *run) enclosed(s engine.Slot) {
+	r.t.Helper()
+	var j engine.Judgement
+	for range 100 {
+		if j = gate.JudgeEnclosure(s.Observe(r.ctx(), engine.AspectEnclosure).Enclosure); j.Verdict() == engine.Pass {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	r.passes(gate.Enclosure, s.Name(), j)
 }
 
 // noCheckpoints requires that a dump that failed left no folder behind.

@@ -34,7 +34,7 @@
 //	           post-restore            all, in the restorer         aborts, nothing is left
 //	           network-unlock          the same                     ignored
 //	           pre-resume              all, in tracing stop         ignored
-//	           post-resume             run, or stopped if asked     ignored
+//	           post-resume             run, or stop if asked to     ignored
 //
 // Where CRIU ignores the answer this package does not: the call fails, and
 // [Restore] ends the tree.

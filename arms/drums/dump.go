@@ -13,6 +13,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
@@ -156,10 +157,10 @@ func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c censu
 	if missing, extra := locks.Diff(wanted, c.locks); len(missing)+len(extra) > 0 {
 		e := &engine.Error{Op: "dump " + s.name, Err: fmt.Errorf("criu's lock image and /proc disagree: %d locks only in the image, %d only in fdinfo", len(missing), len(extra))}
 		for _, l := range missing {
-			e.Findings = append(e.Findings, bench.Finding{Verdict: engine.Fail, Subject: engine.LockSubject(l), Text: "is in criu's lock image but not in fdinfo"})
+			e.Findings = append(e.Findings, bench.Finding{Verdict: engine.Fail, Subject: locks.Describe(l), Text: "is in criu's lock image but not in fdinfo"})
 		}
 		for _, l := range extra {
-			e.Findings = append(e.Findings, bench.Finding{Verdict: engine.Fail, Subject: engine.LockSubject(l), Text: "is in fdinfo but not in criu's lock image"})
+			e.Findings = append(e.Findings, bench.Finding{Verdict: engine.Fail, Subject: locks.Describe(l), Text: "is in fdinfo but not in criu's lock image"})
 		}
 		return engine.Checkpoint{}, e
 	}
@@ -213,10 +214,18 @@ func networkFact(img criu.Images) bench.Fact {
 	for _, i := range images {
 		have[i.Kind] += i.Size
 	}
-	for _, kind := range []string{"netdev", "ifaddr", "route"} {
+	// A slot whose network is lo alone has no route of its own to save: lo's come
+	// with its addresses. The gate on the running slot compares them all.
+	for _, kind := range []string{"netdev", "ifaddr", "route", "rule"} {
+		if _, ok := have[kind]; !ok {
+			f.Reason = fmt.Sprintf("criu wrote no %s image", kind)
+			return f
+		}
+	}
+	for _, kind := range []string{"netdev", "ifaddr"} {
 		// An image without an entry is its magic numbers only: 8 bytes.
 		if have[kind] <= 8 {
-			f.Reason = fmt.Sprintf("criu wrote no %s image with an entry", kind)
+			f.Reason = fmt.Sprintf("criu's %s image has no entry", kind)
 			return f
 		}
 	}

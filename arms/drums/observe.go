@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
@@ -57,7 +58,10 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 		case engine.AspectNetwork:
 			o.Network = reading(view, "netlink in "+proc+"ns/net", func() (bench.Network, error) { return observe.NetworkAt(proc + "ns/net") })
 		case engine.AspectLocks:
-			o.Locks = reading(view, proc+"fdinfo of the tree", func() ([]bench.Lock, error) { return locks.Census(t.pid) })
+			o.Locks = reading(view, proc+"fdinfo of the tree", func() ([]bench.Lock, error) {
+				list, _, err := locks.Census(t.pid)
+				return list, err
+			})
 		case engine.AspectProcesses:
 			o.Processes = reading(view, proc+" of the tree", func() ([]bench.Process, error) {
 				list, _, err := procfs.Processes(t.pid)

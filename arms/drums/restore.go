@@ -14,6 +14,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/stage"
@@ -210,7 +211,7 @@ func (p *place) keepLog(work string, err error) error {
 // repair puts back the locks that the restored, stopped tree lacks. The gate
 // takes the census again; nothing here is believed.
 func repair(ctx context.Context, pid int, want []bench.Lock) error {
-	have, err := locks.Census(pid)
+	have, _, err := locks.Census(pid)
 	if err != nil {
 		return fmt.Errorf("census of locks: %w", err)
 	}

@@ -62,7 +62,7 @@ func Repair(ctx context.Context, initPid int, missing []bench.Lock) (Report, err
 		hint := ""
 		switch {
 		case errors.Is(err, errCompat):
-			hint = "CRIU slots of 32-bit programs need arms.drums.locks: refuse"
+			hint = "set arms.drums.locks to refuse: locks of 32-bit programs cannot be put back"
 		case errors.Is(err, unix.EAGAIN):
 			hint = "a lock was taken by somebody else after the restore: nothing may run before the repair"
 		}

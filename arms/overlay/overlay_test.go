@@ -169,19 +169,26 @@ func TestMountHasTheOptionsItWasGiven(t *testing.T) {
 	}
 }
 
-// An upper directory that cannot carry what is needed is refused, not used
-// with less: procfs has neither xattrs nor file handles. The kernel would
-// mount some such file systems with index=off and a line in its log.
-func TestMountOnAnUnfitFileSystem(t *testing.T) {
-	img := image(t, sample(t))
-	target := t.TempDir()
-	err := Mount(Options{Lower: []string{img}, Upper: "/proc/self", Work: "/proc/self", Target: target, NFSExport: true})
-	if err == nil {
-		t.Fatal("mounted")
-	}
+// A ramfs has neither attributes nor file handles. The kernel would mount it
+// with index=off and a line in its log; here that is refused and taken away.
+func TestMountWithLessThanAskedForIsRefused(t *testing.T) {
+	img, ram, target := image(t, sample(t)), t.TempDir(), t.TempDir()
+	must(t, unix.Mount("ramfs", ram, "ramfs", 0, ""))
+	defer unix.Unmount(ram, unix.MNT_DETACH)
+	o := Options{Lower: []string{img}, Upper: ram + "/u", Work: ram + "/w", Target: target, NFSExport: true}
+	mkdir(t, o.Upper, o.Work)
+	err := Mount(o)
 	t.Log(err)
+	if !errors.Is(err, engine.ErrRefused) && !errors.Is(err, unix.EINVAL) {
+		t.Errorf("on a ramfs: %v", err)
+	}
 	if _, err := mountAt(target); err == nil {
 		t.Error("left mounted")
+	}
+	o.Upper = t.TempDir()
+	must(t, os.WriteFile(o.Upper+"/used", nil, 0o600))
+	if err := Mount(o); !errors.Is(err, engine.ErrRefused) {
+		t.Errorf("with an upper directory that is not empty: %v", err)
 	}
 }
 

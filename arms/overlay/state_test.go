@@ -170,11 +170,17 @@ func TestStateOfHostileTrees(t *testing.T) {
 	// A device and a fifo that would block or act if they were opened.
 	must(t, unix.Mknod(p.path("/watchdog"), unix.S_IFCHR|0o600, int(unix.Mkdev(10, 130))))
 	must(t, unix.Mkfifo(p.path("/blocks"), 0o600))
-	deep := p.Target
-	for range 60 { // far beyond PATH_MAX in all
-		deep = deep + "/d"
-		must(t, os.Mkdir(deep, 0o700))
+	dir, err := unix.Open(p.Target, unix.O_PATH|unix.O_CLOEXEC, 0)
+	must(t, err)
+	for range 60 { // 12,000 bytes of path: PATH_MAX is 4096
+		name := strings.Repeat("d", 200)
+		must(t, unix.Mkdirat(dir, name, 0o700))
+		next, err := unix.Openat(dir, name, unix.O_PATH|unix.O_CLOEXEC, 0)
+		must(t, err)
+		unix.Close(dir)
+		dir = next
 	}
+	unix.Close(dir)
 	m := p.state(nil)
 	if len(m.Entries) != 8+4+60 {
 		t.Errorf("%d entries: %v", len(m.Entries), paths(m))

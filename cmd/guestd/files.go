@@ -77,7 +77,7 @@ func (s *server) store(r *http.Request) (int, error) {
 		return http.StatusBadRequest, err
 	}
 	var path string
-	mode := fs.FileMode(0o666)
+	mode := fs.FileMode(0o644) // what 0666 is under our umask
 	for {
 		part, err := parts.NextPart()
 		if errors.Is(err, io.EOF) {
@@ -141,7 +141,7 @@ func (s *server) write(path string, mode fs.FileMode, content io.Reader) error {
 		return err
 	}
 	if made {
-		err = f.Chown(int(s.who.uid), int(s.who.gid))
+		err = errors.Join(f.Chown(int(s.who.uid), int(s.who.gid)), f.Chmod(mode)) // as asked, whatever the umask is
 	}
 	if err == nil {
 		_, err = io.Copy(f, content)

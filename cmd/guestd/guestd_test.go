@@ -338,7 +338,7 @@ func TestFiles(t *testing.T) {
 	s.sh("mkdir /run/d && ln -s target /run/d/link && mkfifo /run/d/fifo && echo old > /run/d/old && chmod 600 /run/d/old && ln /run/d/old /run/d/hard")
 	for _, size := range []int{0, 1, 100_000, 5_000_000} {
 		data := bytes.Repeat([]byte{0, 1, 2, 255}, size/4+1)[:size]
-		if err := s.client.WriteFile(ctx, "/run/d/a b", data, 0o640); err != nil {
+		if err := s.client.WriteFile(ctx, "/run/d/a b", data, 0o662); err != nil {
 			t.Fatal(err)
 		}
 		got, err := s.client.ReadFile(ctx, "/run/d/a b", int64(size))
@@ -351,7 +351,7 @@ func TestFiles(t *testing.T) {
 			}
 		}
 	}
-	if out := s.sh("stat -c '%a %U' '/run/d/a b'"); out != "640 root\n" {
+	if out := s.sh("stat -c '%a %U' '/run/d/a b'"); out != "662 root\n" {
 		t.Error(out)
 	}
 	// In place: links and mode stay.

@@ -246,8 +246,8 @@ func (c *Client) ReadFile(ctx context.Context, path string, max int64) ([]byte, 
 
 // WriteFile makes or replaces a file in the guest and reads it back: it returns
 // nil only after the guest gave the same bytes. mode is the permission bits of a
-// new file (mode 0: 0644 less the server's umask, as the public server does); those of a
-// file that exists stay. Idempotent.
+// new file (0 leaves them to the server: 0644); those of a file that exists stay.
+// Idempotent.
 func (c *Client) WriteFile(ctx context.Context, path string, data []byte, mode fs.FileMode) error {
 	op := "write guest file " + path
 	var b bytes.Buffer

@@ -82,7 +82,7 @@ def start_child(drop):
     if os.read(held, 1) != b"+":
         sys.exit("the child ended before it held its lock")
     os.close(held)
-    return alive
+    return child, alive
 
 
 def open_snapshot():
@@ -143,8 +143,15 @@ def main():
         if os.path.exists(old):
             os.unlink(old)
 
-    signal.signal(signal.SIGCHLD, lambda *_: sys.exit("the child that holds a lock has ended"))
-    alive = start_child(drop)
+    child, alive = start_child(drop)
+
+    def watch(*_):
+        # SIGCHLD also says that a child was stopped or goes on, which a restore does to every task.
+        if os.waitpid(child, os.WNOHANG) != (0, 0):
+            sys.exit("the child that holds a lock has ended")
+
+    signal.signal(signal.SIGCHLD, watch)
+    watch()
     plain = create(world.PLAIN, 4096)
     lock(plain, world.PLAIN_LOCK)
     both, memory = mapped(world.MAPPED, 8192)
