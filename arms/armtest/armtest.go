@@ -136,11 +136,6 @@ func hostLines(t *testing.T, h Harness) []string {
 	return lines
 }
 
-// closer is an arm that holds something between its verbs.
-type closer interface {
-	Release(ctx context.Context) error
-}
-
 // run is one run's worth of an arm.
 type run struct {
 	t    *testing.T
@@ -212,21 +207,13 @@ func (r *run) finish() {
 			t.Errorf("release image: %v", describe(err))
 		}
 	}
-	if c, ok := r.arm.(closer); ok {
-		if err := c.Release(ctx); err != nil {
-			t.Errorf("release arm: %v", describe(err))
+	if a, ok := r.arm.(engine.Releaser); ok {
+		for range 2 {
+			if err := a.Release(ctx); err != nil {
+				t.Errorf("release arm: %v", describe(err))
+			}
 		}
 	}
-	if err := r.close(); err != nil {
-		t.Errorf("close run: %v", err)
-	}
-	r.nothingLeft()
-}
-
-// nothingLeft requires an empty scratch directory and a ledger in which everything is gone.
-func (r *run) nothingLeft() {
-	t := r.t
-	t.Helper()
 	entries, err := os.ReadDir(r.ws.Work)
 	if err != nil {
 		t.Errorf("read scratch directory: %v", err)
@@ -234,8 +221,22 @@ func (r *run) nothingLeft() {
 	for _, e := range entries {
 		t.Errorf("left in the scratch directory: %s", e.Name())
 	}
+	if err := r.ws.Release(ctx); err != nil {
+		t.Errorf("release workspace: %v", describe(err))
+	}
+	if err := r.close(); err != nil {
+		t.Errorf("close run: %v", err)
+	}
+	r.nothingLeft()
+}
+
+// nothingLeft requires a ledger in which everything is gone, and a host that agrees.
+func (r *run) nothingLeft() {
+	t := r.t
+	t.Helper()
 	checkLedger(t, r.dir)
 	var found []string
+	var err error
 	for range 50 { // what the kernel takes away late (a loop device) gets a moment
 		if found, err = traces(r.ws.ID, r.dir); err != nil {
 			t.Errorf("look for traces on the host: %v", err)

@@ -26,16 +26,16 @@ func Workspace(t *testing.T, dir, state string) (ws *engine.Workspace, done func
 	if err != nil {
 		t.Fatal(err)
 	}
-	work := filepath.Join(dir, "work")
-	if err := os.Mkdir(work, 0o755); err != nil {
-		t.Fatal(errors.Join(err, d.Close()))
-	}
 	var id [6]byte
 	rand.Read(id[:]) // never fails (crypto/rand)
-	return &engine.Workspace{
-		Run: d.Path, Work: work, State: state, ID: hex.EncodeToString(id[:]),
+	ws = &engine.Workspace{
+		Run: d.Path, Work: filepath.Join(dir, "work"), State: state, ID: hex.EncodeToString(id[:]),
 		Ledger: d.Ledger, Evidence: d.Evidence, Log: slog.New(slog.DiscardHandler),
-	}, d.Close
+	}
+	if err := ws.MakeWork(); err != nil {
+		t.Fatal(errors.Join(err, d.Close()))
+	}
+	return ws, d.Close
 }
 
 // checkLedger requires that the ledger of the run in dir is one: each line is of

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -425,6 +424,6 @@ func TestBelow(t *testing.T) {
 		}
 	}
 	if have, err := below("/docker/x", "/docker/xy"); err == nil {
-		t.Error(fmt.Sprintf("outside of the mount: %s", have))
+		t.Errorf("outside of the mount: %s", have)
 	}
 }

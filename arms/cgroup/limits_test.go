@@ -156,10 +156,15 @@ func TestBoundsAreEnforced(t *testing.T) {
 		t.Fatal(err)
 	}
 	join := "for f in " + strings.Join(l.Dirs(), " ") + "; do echo $$ > $f; done; "
-	forks := start(t, g, join+"i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); done; wait")
-	// The shell gives up when it cannot fork; what it started stays.
-	if forks.Wait() == nil {
-		t.Error("61 processes within a bound of 20")
+	forks := start(t, g, join+`exec python3 -c "
+import os,sys,time
+for i in range(60):
+    try: pid = os.fork()
+    except BlockingIOError: sys.exit(3)
+    if pid == 0: time.sleep(100)
+"`)
+	if forks.Wait() == nil || forks.ProcessState.ExitCode() != 3 {
+		t.Errorf("61 processes within a bound of 20: %v", forks.ProcessState)
 	}
 	if pids, err := g.Pids(); err != nil || len(pids) != 19 {
 		t.Errorf("%d processes within a bound of 20 and one gone, %v", len(pids), err)

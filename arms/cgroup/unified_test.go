@@ -143,28 +143,28 @@ func TestUnifiedLimits(t *testing.T) {
 }
 
 func TestUnifiedRefusalsNameTheLevel(t *testing.T) {
-	newLimits := func(t *testing.T, plant func(k *unifiedTree, at layout, o *Owner)) (err error, root string) {
+	newLimits := func(t *testing.T, plant func(k *unifiedTree, at layout, o *Owner)) (root string, err error) {
 		k, at := newUnifiedTree(t)
 		ws, o := k.owner(t, at)
 		plant(k, at, o)
 		_, err = NewLimits(ws, o, "slot-a", small)
-		return err, k.root
+		return k.root, err
 	}
 	t.Run("controller not given to us", func(t *testing.T) {
-		err, root := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.put(at.v2.dir(), "cgroup.controllers", "cpu pids") })
+		root, err := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.put(at.v2.dir(), "cgroup.controllers", "cpu pids") })
 		if !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), root+"/user.slice is not given memory") {
 			t.Error(err)
 		}
 	})
 	t.Run("foreign process in our group", func(t *testing.T) {
-		err, root := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.put(at.v2.dir(), "cgroup.procs", "1") })
+		root, err := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.put(at.v2.dir(), "cgroup.procs", "1") })
 		if !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), root+"/user.slice also holds process 1,") {
 			t.Error(err)
 		}
 	})
 	t.Run("process in the owner", func(t *testing.T) {
 		var path string
-		err, _ := newLimits(t, func(k *unifiedTree, at layout, o *Owner) {
+		_, err := newLimits(t, func(k *unifiedTree, at layout, o *Owner) {
 			path = o.Path()
 			k.put(path, "cgroup.procs", "1")
 		})
@@ -173,13 +173,13 @@ func TestUnifiedRefusalsNameTheLevel(t *testing.T) {
 		}
 	})
 	t.Run("swallowed write", func(t *testing.T) {
-		err, _ := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.deaf = o.Path() })
+		_, err := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.deaf = o.Path() })
 		if !errors.Is(err, engine.ErrUnknown) || !strings.Contains(err.Error(), "reads back without") {
 			t.Error(err)
 		}
 	})
 	t.Run("tighter group above", func(t *testing.T) {
-		err, _ := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.put(at.v2.dir(), "memory.max", "1048576") })
+		_, err := newLimits(t, func(k *unifiedTree, at layout, o *Owner) { k.put(at.v2.dir(), "memory.max", "1048576") })
 		if !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), "memory 1048576 instead of 67108864") {
 			t.Error(err)
 		}

@@ -103,7 +103,7 @@ func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountPara
 		path = filepath.Join(ws.State, "images", path)
 	}
 	m, err := image.Attach(ctx, ws, image.AttachOptions{
-		Path: path, Image: p.Image, Method: a.settings.Attach, CacheDir: filepath.Join(ws.State, "cache"),
+		Path: path, Image: p.Image, Method: a.settings.Attach, CacheDir: image.CacheDir(ws.State),
 		Prepare: func(cmd *exec.Cmd) {
 			if cmd.SysProcAttr == nil {
 				cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -154,8 +154,8 @@ func TestLockWorkload(t *testing.T) {
 		t.Errorf("locks\n%s\nwanted\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
 	}
 	before := w.ask()
-	w.want("check.py", 1, "score 0")
-	w.want("check.py", 1, "score 0") // asking changes nothing
+	w.want("check.py", 4, "score 0")
+	w.want("check.py", 4, "score 0") // asking changes nothing
 	w.want("write.py", 0, "busy=1")
 	w.want("check.py", 0, "score 1")
 	w.want("check.py", 0, "score 1")

@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
+	"github.com/drumsbench/drumsbench/arms/image"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compile"
@@ -25,7 +27,9 @@ type runCmd struct {
 	Tag   []string `short:"t" sep:"none" placeholder:"KEY=VALUE" help:"Set a field that carries @tag(KEY); may be repeated."`
 	Arm   []string `placeholder:"KIND" help:"Run only these arms of the manifest."`
 	Reset []string `placeholder:"MODE" help:"Run only these resets of the manifest's experiment: restore, cold."`
-	Out   string   `type:"path" placeholder:"DIR" help:"Folder of the runs (default: a new one below runs in the state directory)."`
+	// A pin that was rewritten for an image built here is a fact of the run.
+	RepinnedFrom string `type:"existingfile" placeholder:"FILE" help:"File of the pins that the manifest had before an image was built here; each that differs is recorded as re-pinned."`
+	Out          string `type:"path" placeholder:"DIR" help:"Folder of the runs (default: a new one below runs in the state directory)."`
 }
 
 // Help teaches the command.
@@ -55,6 +59,10 @@ func (c runCmd) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
+	if _, ok := m.SchemaVersion.Get(); !ok {
+		return &engine.Error{Op: "run " + c.Path, Err: fmt.Errorf("%w: %s", engine.ErrUnknown, m.SchemaVersion.Reason()),
+			Hint: "declare the schema of this program, or take it with: drumsbench schema vendor"}
+	}
 	kinds, err := choose("arm", armKinds(m.Manifest.Arms), c.Arm)
 	if err != nil {
 		return err
@@ -69,11 +77,15 @@ func (c runCmd) Run(ctx context.Context, g *globals) error {
 	if entries, err := os.ReadDir(c.Out); err == nil && len(entries) > 0 {
 		return &engine.Error{Op: "make folder of runs", Err: fmt.Errorf("%w: %s is not empty", engine.ErrRefused, c.Out), Hint: "name another folder with --out"}
 	}
+	repinned, err := repinnedFacts(c.RepinnedFrom, m.Manifest)
+	if err != nil {
+		return err
+	}
 	var dirs []string
 	var records []bench.Record
 	for _, kind := range kinds {
 		for _, reset := range resets {
-			b := block{globals: g, loaded: m, workload: workload, kind: kind, reset: reset, dir: filepath.Join(c.Out, kind+"-"+reset)}
+			b := block{globals: g, loaded: m, workload: workload, kind: kind, reset: reset, facts: repinned, dir: filepath.Join(c.Out, kind+"-"+reset)}
 			r, err := b.run(ctx)
 			if err != nil {
 				return err
@@ -123,6 +135,35 @@ type block struct {
 	workload    bench.SHA256
 	kind, reset string
 	dir         string
+	// facts of the run beside the host's.
+	facts []bench.Fact
+}
+
+// repinnedFacts say of each pin in file whether the manifest still has it.
+func repinnedFacts(file string, m bench.Manifest) ([]bench.Fact, error) {
+	if file == "" {
+		return nil, nil
+	}
+	pins, err := image.ReadPins(file)
+	if err != nil {
+		return nil, err
+	}
+	stem := strings.TrimSuffix(filepath.Base(m.Image.File), ".qcow2")
+	var facts []bench.Fact
+	for name, now := range map[string]bench.SHA256{stem: m.Image.Sha256, "guestd": m.Guest.Server.Sha256} {
+		f := bench.Fact{Name: "repinned." + name, Source: file}
+		switch was, ok := pins[name]; {
+		case !ok:
+			f.Reason, f.Source = "the earlier pins do not have it", ""
+		case was == now:
+			f.Known, f.Value = true, "no"
+		default:
+			f.Known, f.Value = true, fmt.Sprintf("from %s to %s", was, now)
+		}
+		facts = append(facts, f)
+	}
+	sort.Slice(facts, func(i, k int) bool { return facts[i].Name < facts[k].Name })
+	return facts, nil
 }
 
 // run executes the block and returns its record, which was read back from the
@@ -157,7 +198,7 @@ func (b block) run(ctx context.Context) (_ bench.Record, err error) {
 	description := arm.Describe()
 	manifest, err := dir.WriteManifest(b.loaded.Manifest)
 	settings, serr := canonical.Digest(description.Settings)
-	host, herr := dir.WriteHost(bench.HostFacts{ApiVersion: engine.APIVersion, Facts: facts})
+	host, herr := dir.WriteHost(bench.HostFacts{ApiVersion: engine.APIVersion, Facts: append(facts, b.facts...)})
 	err = errors.Join(note("manifest", manifest, err), note("settings", settings, serr), note("host", host, herr), dir.WritePlan(plan))
 	if err != nil {
 		return bench.Record{}, err

@@ -196,7 +196,7 @@ func writeReasons(b *strings.Builder, r bench.Record) {
 			if n++; n > most {
 				continue
 			}
-			fmt.Fprintf(b, "  %s: %s: %s %s", s.Step, f.Verdict, f.Subject, f.Text)
+			fmt.Fprintf(b, "  %s: %s: %s %s", s.Step, f.Verdict, printable(f.Subject), printable(f.Text))
 			if f.Want != "" || f.Have != "" {
 				fmt.Fprintf(b, " (want %s, have %s)", clip(f.Want), clip(f.Have))
 			}
@@ -207,7 +207,7 @@ func writeReasons(b *strings.Builder, r bench.Record) {
 		}
 		if s.Error != nil && !said {
 			if n++; n <= most {
-				fmt.Fprintf(b, "  %s: %s: %s\n", s.Step, s.Verdict, s.Error.Text)
+				fmt.Fprintf(b, "  %s: %s: %s\n", s.Step, s.Verdict, printable(s.Error.Text))
 				if s.Error.Hint != "" {
 					fmt.Fprintf(b, "    hint: %s\n", s.Error.Hint)
 				}
@@ -224,6 +224,7 @@ func writeReasons(b *strings.Builder, r bench.Record) {
 
 func clip(s string) string {
 	const most = 120
+	s = printable(s)
 	if len(s) > most {
 		return s[:most] + "…"
 	}

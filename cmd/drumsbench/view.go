@@ -36,21 +36,31 @@ func newView(g *globals, run string) (engine.Progress, func()) {
 		})
 		return v, v.Close
 	}
-	return plainView{g.Stderr, run}, func() {}
+	return &plainView{w: g.Stderr, run: run}, func() {}
 }
 
-// plainView prints one line for each step that ended, and what was wrong with it.
+// plainView prints one line for each step that ended, and what was wrong with
+// it. Steps that were not run are counted: what kept them from it was printed.
 type plainView struct {
-	w   io.Writer
-	run string
+	w      io.Writer
+	run    string
+	notRun int
 }
 
-func (v plainView) Event(e engine.Event) {
+func (v *plainView) Event(e engine.Event) {
 	switch e.Kind {
 	case engine.RunStarted:
 		_, _ = fmt.Fprintf(v.w, "%s: %d steps\n", v.run, e.Total)
 	case engine.StepFinished:
+		if e.Verdict == engine.NotRun {
+			v.notRun++
+			return
+		}
 		_, _ = io.WriteString(v.w, stepLines(e))
+	case engine.RunFinished:
+		if v.notRun > 0 {
+			_, _ = fmt.Fprintf(v.w, "%s: %d steps were not run\n", v.run, v.notRun)
+		}
 	}
 }
 

@@ -24,12 +24,13 @@ func finished(n int, id string, v bench.Verdict) engine.Event {
 
 func TestPlainView(t *testing.T) {
 	var out bytes.Buffer
-	v := plainView{&out, "drums cold"}
+	v := &plainView{w: &out, run: "drums cold"}
 	v.Event(engine.Event{Kind: engine.RunStarted, Total: 12})
 	v.Event(engine.Event{Kind: engine.StepStarted})
 	v.Event(finished(1, "r0/restore", engine.Pass))
 	v.Event(finished(10, "r0/gate-locks", engine.Fail))
 	v.Event(finished(11, "r0/act", engine.NotRun))
+	v.Event(engine.Event{Kind: engine.RunFinished})
 	want := `drums cold: 12 steps
  1/12  pass               1.20 s  r0/restore
 10/12  fail               1.20 s  r0/gate-locks
@@ -37,7 +38,7 @@ func TestPlainView(t *testing.T) {
     hint: repair it
     restore: crashed
     log: /log
-11/12  not_run                 -  r0/act
+drums cold: 1 steps were not run
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)

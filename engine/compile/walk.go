@@ -29,31 +29,43 @@ func newWalk(at *locator, failed map[string]bool) (*walk, error) {
 
 // check compares value with a definition.
 func (w *walk) check(definition string, value cue.Value) Problems {
-	def := w.schema.LookupPath(cue.MakePath(cue.Def(definition)))
-	fields := fieldsOf(def)
-	if definition == "Manifest" || definition == "Recipe" {
-		if w.isSomethingElse(value, fields) {
-			what := strings.ToLower(definition)
-			return Problems{{File: w.at.file(), Text: "no " + what + " at the top of this package",
-				Hint: "write bench.#" + definition + " & {…} at the top of the file"}}
-		}
+	if p := w.otherKind(definition, value); p != nil && w.at.instance != nil {
+		return Problems{*p}
 	}
-	w.value(def, value, nil)
+	w.value(w.schema.LookupPath(cue.MakePath(cue.Def(definition))), value, nil)
 	return w.problems
 }
 
-// isSomethingElse says that value has none of the definition's fields: a package of another kind.
-func (w *walk) isSomethingElse(value cue.Value, fields map[string]schemaField) bool {
+// otherKind is the one problem of a package that is not of the kind that was
+// asked for; nil where it is. What people write is a manifest or a recipe.
+func (w *walk) otherKind(definition string, value cue.Value) *Problem {
+	manifest, recipe := w.known("Manifest", value), w.known("Recipe", value)
+	switch {
+	case definition == "Manifest" && recipe > manifest:
+		return &Problem{File: w.at.file(), Text: "this is an image recipe, not a manifest", Hint: "drumsbench image build builds it"}
+	case definition == "Recipe" && manifest > recipe:
+		return &Problem{File: w.at.file(), Text: "this is a manifest, not an image recipe", Hint: "drumsbench run executes it"}
+	case max(manifest, recipe) == 0:
+		return &Problem{File: w.at.file(), Text: fmt.Sprintf("no %s at the top of this package", strings.ToLower(definition)),
+			Hint: fmt.Sprintf("write bench.#%s & {…} at the top of the file", definition)}
+	}
+	return nil
+}
+
+// known counts the fields of value that a definition has.
+func (w *walk) known(definition string, value cue.Value) int {
+	fields := fieldsOf(w.schema.LookupPath(cue.MakePath(cue.Def(definition))))
 	it, err := value.Fields()
 	if err != nil {
-		return false
+		return 1 // it cannot be read: its own error says why
 	}
+	n := 0
 	for it.Next() {
 		if _, known := fields[it.Selector().Unquoted()]; known {
-			return false
+			n++
 		}
 	}
-	return true
+	return n
 }
 
 // homes are the paths of the structs of a manifest that have a field of a name.

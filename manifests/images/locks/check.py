@@ -2,12 +2,12 @@
 """Scores the writer's work, and vouches for the world that it was done in.
 
   0  score 1: the new rows are there, SQLite held the checkpoint off, the reader still sees its old snapshot
-  1  score 0: nothing was written yet, the reader sees its snapshot
+  4  score 0: nothing was written yet, the reader sees its snapshot
   3  no score: the reader is dead, a lock is gone, the snapshot is broken, or the writer stopped half way;
      stderr says which
 
-A verifier must not turn a broken world into a 0, so 1 is left to the one place that means it: whatever
-else happens, imports included, ends in 3.
+A verifier must not turn a broken world into a 0: whatever else happens, imports included, ends in 3, and an
+interpreter that cannot start ends in 1, which is no score either.
 """
 
 import sys
@@ -82,7 +82,7 @@ def main():
         text = str(error) if isinstance(error, Broken) else "%s: %s" % (type(error).__name__, error)
         sys.stderr.write("no score: %s\n" % text)
         sys.exit(3)
-    sys.exit(0 if result == 1 else 1)
+    sys.exit(0 if result == 1 else 4)
 
 
 if __name__ == "__main__":
