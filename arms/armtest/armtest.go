@@ -145,7 +145,9 @@ type run struct {
 	root engine.Root
 	dir  string
 	// close ends the workspace.
-	close  func() error
+	close func() error
+	// before are the traces on the host that were there already.
+	before []string
 	places []engine.Place
 }
 
@@ -175,6 +177,9 @@ func bare(t *testing.T, h Harness) *run {
 	}
 	ws, done := Workspace(t, dir, h.State)
 	r := &run{t: t, h: h, arm: h.New(t), ws: ws, dir: dir, close: done}
+	if r.before, err = descendants(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("remove the run: %v", err)
@@ -241,6 +246,7 @@ func (r *run) nothingLeft() {
 		if found, err = traces(r.ws.ID, r.dir); err != nil {
 			t.Errorf("look for traces on the host: %v", err)
 		}
+		found = slices.DeleteFunc(found, func(f string) bool { return slices.Contains(r.before, f) })
 		if len(found) == 0 {
 			return
 		}

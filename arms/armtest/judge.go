@@ -48,13 +48,6 @@ func (r *run) judgeStopped(s engine.Stopped, cp engine.Checkpoint) {
 	r.passes(gate.Limits, s.Name(), gate.JudgeLimits(r.h.Manifest.Resources, o.Limits))
 	r.passes(gate.Processes, s.Name(), gate.JudgeProcesses(ref.Processes, o.Processes))
 	r.passes(gate.State, s.Name(), gate.JudgeState(r.state(cp), o.State))
-	for name, view := range map[string]bench.View{
-		"locks": o.Locks.View(), "mounts": o.Mounts.View(), "limits": o.Limits.View(), "processes": o.Processes.View(), "state": o.State.View(),
-	} {
-		if view != engine.ViewStopped {
-			r.t.Errorf("%s: the view of %s is %q, want %q", s.Name(), name, view, engine.ViewStopped)
-		}
-	}
 }
 
 // state is the state manifest that lies in a checkpoint.

@@ -33,6 +33,14 @@ func testRestoreInPlace(t *testing.T, h Harness) {
 		t.Errorf("the restored slot's name is %q", stopped.Name())
 	}
 	r.judgeStopped(stopped, cp)
+	o := stopped.Observe(r.ctx(), engine.AspectLocks, engine.AspectMounts, engine.AspectLimits, engine.AspectProcesses, engine.AspectState)
+	for name, view := range map[string]bench.View{
+		"locks": o.Locks.View(), "mounts": o.Mounts.View(), "limits": o.Limits.View(), "processes": o.Processes.View(), "state": o.State.View(),
+	} {
+		if view != engine.ViewStopped {
+			t.Errorf("the view of %s is %q, want %q", name, view, engine.ViewStopped)
+		}
+	}
 	// The slot of before is the same place; whoever still has it must not reach a guest that runs.
 	ctx, cancel := context.WithTimeout(r.ctx(), 300*time.Millisecond)
 	defer cancel()

@@ -64,6 +64,16 @@ func (t *tenancy) upper() string  { return filepath.Join(t.dir, "upper") }
 func (t *tenancy) work() string   { return filepath.Join(t.dir, "work") }
 func (t *tenancy) merged() string { return filepath.Join(t.dir, "merged") }
 
+// birth is the cgroup that the slot's processes are born in, as a descriptor: the
+// limits group where it lies on v2, else the slot's part of the ownership cgroup
+// (the v1 limits are joined). Asked for anew each time: a kill renews the group.
+func (p *place) birth(t *tenancy) int {
+	if fd := t.limits.FD(); fd >= 0 {
+		return fd
+	}
+	return p.group.FD()
+}
+
 // Name implements engine.Place.
 func (p *place) Name() string { return p.name }
 

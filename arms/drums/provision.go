@@ -95,7 +95,7 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: slotNamespaces, Setsid: true,
-		UseCgroupFD: true, CgroupFD: p.group.FD(),
+		UseCgroupFD: true, CgroupFD: p.birth(t),
 	}
 	status, err := stage.AddStatus(cmd)
 	if err != nil {

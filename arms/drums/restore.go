@@ -144,7 +144,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 	lower = append(lower, p.root.Dir())
 
 	images := filepath.Join(cp.Dir, imagesDir)
-	cmd, err := p.arm.command(p.ws, p.group.FD(), criuConfig{
+	cmd, err := p.arm.command(p.ws, p.birth(t), criuConfig{
 		Join:    t.limits.Dirs(),
 		Overlay: &overlay.Options{Lower: lower, Upper: t.upper(), Work: t.work(), Target: t.merged(), NFSExport: true},
 		CopyUp:  cp.Handle.CopyUp,

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -54,6 +55,11 @@ Exit codes, the same for every command:
   2  wrong usage
   3  blocked: something that had to be known could not be learnt
   4  a person has to review the run`
+
+// The main thread stays the main goroutine's: a goroutine that enters a slot's
+// network namespace and cannot come back ends with its thread, and the main
+// thread cannot end (runtime.LockOSThread); it would stay in the slot for ever.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	stage.Main() // a copy of this program that prepares a slot or criu does not come back

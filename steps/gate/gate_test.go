@@ -289,8 +289,12 @@ func TestLimits(t *testing.T) {
 				j := JudgeLimits(sampleResources(), known1(l))
 				requireVerdict(t, j, engine.Fail)
 				subject, _, _ := strings.Cut(fault, ":")
-				if f := requireFinding(t, j, subject); f.Want == "" || f.Have == "" {
+				f := requireFinding(t, j, subject)
+				if f.Want == "" || f.Have == "" {
 					t.Errorf("without want and have: %+v", f)
+				}
+				if (f.Have == "no limit") != strings.HasSuffix(fault, "no limit") {
+					t.Errorf("%+v", f)
 				}
 			})
 		}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/drumsbench/drumsbench/arms/checkpoint"
+	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/image"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// BenchmarkReset times a reset through the engine (kill, layer, criu, lock
+// repair, the census and gates on the stopped tree, resume) against a bare shell
+// loop that does the same kill, overlay and criu restore, in turn, and reports
+// the medians and their ratio. scripts/bench-reset prepares and calls it.
+func BenchmarkReset(b *testing.B) {
+	const rounds, each = 4, 8
+	state := os.Getenv("DRUMSBENCH_STATE")
+	if state == "" {
+		state = "/var/lib/drumsbench"
+	}
+	manifest := filepath.Join(state, "manifests", "manifests", "locks")
+	if _, err := os.Stat(manifest); err != nil {
+		b.Fatalf("%v: run scripts/bench-reset, which prepares the image", err)
+	}
+	tool, err := criu.Locate(context.Background(), state)
+	if err != nil {
+		b.Fatal(err)
+	}
+	kdat, err := tool.Kdat(filepath.Join(state, "cache"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		var ours, bare []float64
+		for range rounds {
+			dir := b.TempDir()
+			runs := filepath.Join(dir, "runs")
+			cmd := exec.Command(filepath.Join(state, "bin", "drumsbench"), "run", "--reset", "restore", "-t", "rollouts="+strconv.Itoa(each+1), "--out", runs, manifest)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				b.Fatalf("%v\n%s", err, out)
+			}
+			run := filepath.Join(runs, "drums-restore")
+			ours = append(ours, resets(b, run)...)
+			bare = append(bare, bareResets(b, tool, kdat, state, run, each)...)
+		}
+		a, c := median(ours), median(bare)
+		b.ReportMetric(a, "engine-ms/reset")
+		b.ReportMetric(c, "bare-ms/reset")
+		b.ReportMetric(a/c, "ratio")
+		b.ReportMetric(0, "ns/op")
+		b.Logf("engine %.1f ms, bare %.1f ms, ratio of medians %.2f, n=%d and %d", a, c, a/c, len(ours), len(bare))
+	}
+}
+
+// resets are the times in ms from the start of a restore step to the end of its
+// resume step; the first reset, which has nothing to kill, is left out as in the loop.
+func resets(b *testing.B, run string) (ms []float64) {
+	receipts, _, err := record.ReadEvents(run)
+	if err != nil {
+		b.Fatal(err)
+	}
+	start := map[string]int64{}
+	for _, r := range receipts {
+		rollout, step, _ := strings.Cut(r.Step, "/")
+		if rollout == "r0" {
+			continue
+		}
+		switch step {
+		case "restore":
+			start[rollout], _ = strconv.ParseInt(string(r.Start), 10, 64)
+		case "resume":
+			end, _ := strconv.ParseInt(string(r.End), 10, 64)
+			ms = append(ms, float64(end-start[rollout])/1e6)
+		}
+	}
+	return ms
+}
+
+func bareResets(b *testing.B, tool criu.Tool, kdat criu.Kdat, state, run string, n int) (ms []float64) {
+	cp, err := checkpoint.Open(filepath.Join(run, "checkpoints", "slot-0"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var m bench.Manifest
+	data, err := os.ReadFile(filepath.Join(run, record.ManifestFile))
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	dir := b.TempDir()
+	ledger, err := record.CreateLedger(filepath.Join(dir, "ledger.jsonl"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer ledger.Close()
+	ws := &engine.Workspace{Run: dir, Work: filepath.Join(dir, "work"), State: state, ID: "drumsbarebench", Ledger: ledger}
+	if err := ws.MakeWork(); err != nil {
+		b.Fatal(err)
+	}
+	mounted, err := image.Attach(context.Background(), ws, image.AttachOptions{
+		Path: filepath.Join(state, "images", m.Image.File), Image: m.Image, Method: image.MethodRaw, CacheDir: image.CacheDir(state),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() {
+		if err := mounted.Release(context.Background()); err != nil {
+			b.Error(err)
+		}
+	}()
+	copyUp := filepath.Join(dir, "copyup")
+	if err := os.WriteFile(copyUp, []byte(strings.Join(cp.Handle.CopyUp, "\n")+"\n"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	cmd := exec.Command("testdata/bench/bare-reset", tool.Path, kdat.File, cp.Dir, mounted.Dir(), filepath.Join(dir, "slot"), copyUp, strconv.Itoa(n))
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		b.Fatalf("%v\n%s", err, stderr.String())
+	}
+	for _, line := range strings.Fields(string(out)) {
+		ns, err := strconv.ParseInt(line, 10, 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		ms = append(ms, float64(ns)/1e6)
+	}
+	return ms
+}
+
+func median(list []float64) float64 {
+	sort.Float64s(list)
+	if len(list) == 0 {
+		return 0
+	}
+	return (list[(len(list)-1)/2] + list[len(list)/2]) / 2
+}
