@@ -49,15 +49,43 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Failure is the error as the record keeps it; nil for nil.
+// Within returns every *Error in err's tree, outermost first. An error that was
+// wrapped on its way up keeps its remedy and its findings: ask all of them, not
+// only the one that errors.As finds.
+func Within(err error) (list []*Error) {
+	if e, ok := err.(*Error); ok {
+		list = append(list, e)
+	}
+	switch u := err.(type) {
+	case interface{ Unwrap() error }:
+		if inner := u.Unwrap(); inner != nil {
+			list = append(list, Within(inner)...)
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range u.Unwrap() {
+			list = append(list, Within(inner)...)
+		}
+	}
+	return list
+}
+
+// Failure is the error as the record keeps it; nil for nil. Op is the outermost
+// error's; hint and log are the first that are there.
 func Failure(err error) *bench.Failure {
 	if err == nil {
 		return nil
 	}
 	f := &bench.Failure{Op: "step", Text: err.Error()}
-	var e *Error
-	if errors.As(err, &e) {
-		f.Op, f.Hint, f.Log = e.Op, e.Hint, e.Log
+	for i, e := range Within(err) {
+		if i == 0 {
+			f.Op = e.Op
+		}
+		if f.Hint == "" {
+			f.Hint = e.Hint
+		}
+		if f.Log == "" {
+			f.Log = e.Log
+		}
 	}
 	for _, c := range causes {
 		if errors.Is(err, c.err) {

@@ -296,8 +296,7 @@ func (r *run) judge(x *Exec, receipt *bench.Receipt) bench.Verdict {
 	if err == nil {
 		return v
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	for _, e := range Within(err) {
 		if e.Step == "" {
 			e.Step = s.Id
 		}
@@ -305,8 +304,8 @@ func (r *run) judge(x *Exec, receipt *bench.Receipt) bench.Verdict {
 			e.Arm = r.arm
 		}
 		receipt.Findings = append(receipt.Findings, e.Findings...)
-		v = Judgement{Findings: receipt.Findings}.Verdict()
 	}
+	v = Judgement{Findings: receipt.Findings}.Verdict()
 	receipt.Error = Failure(err)
 	switch {
 	case errors.Is(err, ErrRefused):

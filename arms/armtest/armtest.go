@@ -49,14 +49,15 @@ type Harness struct {
 	Bound time.Duration
 	// Resets is how often one slot is reset in a row; 0 is 20.
 	Resets int
-	// LockSubjects are locks that the checkpoint of a prepared slot must hold, as engine.LockSubject names them.
+	// LockSubjects are locks that the checkpoint of a prepared slot must hold: each is the end of an engine.LockSubject, without the pid where that varies.
 	LockSubjects []string
 }
 
 // Run runs the suite.
 func Run(t *testing.T, h Harness) {
 	if len(h.Cancel) == 0 {
-		h.Cancel = []time.Duration{0, time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 100 * time.Millisecond, 300 * time.Millisecond}
+		h.Cancel = []time.Duration{0, time.Millisecond, 3 * time.Millisecond, 10 * time.Millisecond, 30 * time.Millisecond, 60 * time.Millisecond,
+			100 * time.Millisecond, 150 * time.Millisecond, 300 * time.Millisecond}
 	}
 	if h.Bound == 0 {
 		h.Bound = 15 * time.Second

@@ -88,54 +88,11 @@ func Open(dir string) (engine.Checkpoint, error) {
 // Verify requires that every sealed file is there as it was sealed and that
 // no regular file was added. It returns how many had to be hashed again.
 func Verify(ctx context.Context, cp engine.Checkpoint) (hashed int, err error) {
-	refused := func(path, what string) error {
-		return &engine.Error{Op: "verify checkpoint", Err: fmt.Errorf("%w: %s %s", engine.ErrRefused, path, what),
+	return inspect(ctx, cp, false, func(c Change) error {
+		return &engine.Error{Op: "verify checkpoint", Err: fmt.Errorf("%w: %s %s", engine.ErrRefused, c.Path, c.Text),
 			Hint:     "a checkpoint's files must stay as they were sealed; make a new checkpoint",
-			Findings: []bench.Finding{{Verdict: engine.Fail, Subject: path, Text: what}}}
-	}
-	sealed := make(map[string]bool, len(cp.Handle.Files))
-	for _, want := range cp.Handle.Files {
-		if err := ctx.Err(); err != nil {
-			return hashed, err
-		}
-		if !filepath.IsLocal(want.Path) {
-			return hashed, refused(want.Path, "lies outside the checkpoint")
-		}
-		sealed[want.Path] = true
-		have, err := identify(filepath.Join(cp.Dir, want.Path))
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return hashed, refused(want.Path, "is missing")
-		case err != nil:
-			return hashed, refused(want.Path, "cannot be read: "+err.Error())
-		}
-		have.Path, have.Sha256 = want.Path, want.Sha256
-		if have == want {
-			continue
-		}
-		if have.Size != want.Size {
-			return hashed, refused(want.Path, fmt.Sprintf("changed its size from %s to %s bytes", want.Size, have.Size))
-		}
-		hashed++
-		again, err := seal(filepath.Join(cp.Dir, want.Path))
-		if err != nil {
-			return hashed, refused(want.Path, "cannot be read: "+err.Error())
-		}
-		if again.Sha256 != want.Sha256 {
-			return hashed, refused(want.Path, "changed its content")
-		}
-	}
-	err = filepath.WalkDir(cp.Dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		rel, err := filepath.Rel(cp.Dir, path)
-		if err == nil && rel != HandleFile && !sealed[rel] {
-			err = refused(rel, "was added after the checkpoint was sealed")
-		}
-		return err
+			Findings: []bench.Finding{{Verdict: engine.Fail, Subject: c.Path, Text: c.Text}}}
 	})
-	return hashed, err
 }
 
 func seal(path string) (bench.SealedFile, error) {

@@ -69,6 +69,12 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 			return engine.Checkpoint{}, err
 		}
 	}
+	sealed := false
+	defer func() {
+		if !sealed { // what is not a whole checkpoint must not look like one
+			os.RemoveAll(dir)
+		}
+	}()
 	var c census
 	cmd, err := s.arm.command(s.ws, s.arm.tools.FD(), criuConfig{})
 	if err != nil {
@@ -91,14 +97,15 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 	})
 	end()
 	if err != nil {
-		err = s.keepLog(filepath.Join(dir, "criu"), err)
-		return engine.Checkpoint{}, errors.Join(err, os.RemoveAll(dir))
+		return engine.Checkpoint{}, s.keepLog(filepath.Join(dir, "criu"), err)
 	}
 	if c.reference.Processes == nil {
 		return engine.Checkpoint{}, errors.New("criu dumped the tree without saying that it was stopped; no census was taken")
 	}
 	defer engine.StartSpan(ctx, "seal")()
-	return s.seal(ctx, dir, p, c)
+	cp, err := s.seal(ctx, dir, p, c)
+	sealed = err == nil
+	return cp, err
 }
 
 // census reads the stopped tree and refuses what cannot be dumped.

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
+
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/overlay"
@@ -45,7 +47,12 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 			for i, task := range tasks {
 				pids[i] = task.Pid
 			}
-			o.Limits = t.limits.Read(pids)
+			if r := t.limits.Read(pids); r.Reason() != "" {
+				o.Limits = engine.Unknown[engine.Limits](r.Reason(), view)
+			} else {
+				v, _ := r.Get()
+				o.Limits = engine.Known(v, r.Source(), view)
+			}
 		case engine.AspectMounts:
 			o.Mounts = reading(view, proc+"mountinfo", func() ([]bench.Mount, error) {
 				f, err := os.Open(proc + "mountinfo")
@@ -69,7 +76,12 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 			})
 		case engine.AspectEnclosure:
 			o.Enclosure = reading(view, "/proc of the tree, sock_diag, /proc/locks", func() ([]bench.Finding, error) {
-				return procfs.Enclosure(t.pid, procfs.Options{EstablishedTCP: t.policy.EstablishedTCP, Locks: p.arm.settings.Locks, Tracer: t.tracer})
+				found, err := procfs.Enclosure(t.pid, procfs.Options{EstablishedTCP: t.policy.EstablishedTCP, Locks: p.arm.settings.Locks, Tracer: t.tracer})
+				if err != nil {
+					return nil, err
+				}
+				shared, err := sharedMounts(t.pid)
+				return append(found, shared...), err
 			})
 		case engine.AspectState:
 			o.State = reading(view, "layers and upper of the slot", func() (bench.StateManifest, error) { return p.state(t) })
@@ -78,6 +90,33 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 		}
 	}
 	return o
+}
+
+// sharedMounts names the slot's mounts whose file system the host mounts too: a
+// bind of a whole tmpfs has the file system's own root and looks like the slot's.
+func sharedMounts(pid int) ([]bench.Finding, error) {
+	host, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		return nil, err
+	}
+	type device struct{ major, minor int }
+	of := map[device]string{}
+	for _, m := range host {
+		of[device{m.Major, m.Minor}] = m.Mountpoint
+	}
+	slot, err := mountinfo.PidMountInfo(pid)
+	if err != nil {
+		return nil, err
+	}
+	found := []bench.Finding{}
+	for _, m := range slot {
+		if at, shared := of[device{m.Major, m.Minor}]; shared {
+			found = append(found, bench.Finding{Verdict: engine.Fail, Subject: m.Mountpoint,
+				Text: "is the host's " + m.FSType + " that is mounted on " + at, Want: "a file system of the slot's own", Have: m.Source,
+				Hint: "mount nothing of the host in a slot; unmount it, or give the slot its own"})
+		}
+	}
+	return found, nil
 }
 
 func reading[T any](view bench.View, source string, read func() (T, error)) engine.Reading[T] {

@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-multierror"
+	prom "github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
@@ -176,6 +178,10 @@ func (p *place) Vacate(ctx context.Context) error {
 			return err
 		}
 		t.pid = 0
+	} else if t.procID != 0 {
+		if err := p.reapStrays(ctx); err != nil {
+			return err
+		}
 	}
 	if t.procID != 0 {
 		if err := p.ws.Ledger.Gone(t.procID); err != nil {
@@ -200,6 +206,41 @@ func (p *place) Vacate(ctx context.Context) error {
 		return &engine.Error{Op: "vacate " + p.name, Err: err}
 	}
 	p.now = nil
+	return nil
+}
+
+// reapStrays waits for the dead children of ours that were in the slot's group:
+// a restore that was cut short may have made the first process, a child of ours,
+// before anybody learnt its pid.
+func (p *place) reapStrays(ctx context.Context) error {
+	fs, err := prom.NewDefaultFS()
+	if err != nil {
+		return err
+	}
+	all, err := fs.AllProcs()
+	if err != nil {
+		return err
+	}
+	group := "/drums-" + p.ws.ID + "/" + p.name
+	for _, proc := range all {
+		stat, err := proc.Stat()
+		if err != nil || stat.PPID != os.Getpid() || stat.State != "Z" {
+			continue
+		}
+		// A zombie keeps its v2 group until it is reaped; the line then ends in "(deleted)".
+		groups, err := proc.Cgroups()
+		if err != nil {
+			continue
+		}
+		for _, g := range groups {
+			if g.HierarchyID == 0 && strings.Contains(g.Path+"/", group+"/") || strings.Contains(g.Path, group+" ") {
+				if err := reap(ctx, proc.PID); err != nil {
+					return err
+				}
+				break
+			}
+		}
+	}
 	return nil
 }
 

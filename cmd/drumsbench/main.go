@@ -32,6 +32,8 @@ type cli struct {
 	Plan    planCmd    `cmd:"" help:"Compile a manifest and print its plan."`
 	Run     runCmd     `cmd:"" help:"Execute a manifest's plan on its arms."`
 	Show    showCmd    `cmd:"" help:"Print a table of runs from their records."`
+	Verify  verifyCmd  `cmd:"" help:"Find what was changed in runs since they were written."`
+	Sweep   sweepCmd   `cmd:"" help:"Take away what ended runs left on the host."`
 	Image   imageCmd   `cmd:"" help:"Build images from recipes and say what an image is."`
 	Schema  schemaCmd  `cmd:"" help:"Give a repository of manifests the schema of this program."`
 	Version versionCmd `cmd:"" help:"Print which program this is."`

@@ -240,5 +240,8 @@ func (b block) workspace(dir *record.Dir) (*engine.Workspace, error) {
 		Run: dir.Path, Work: filepath.Join(b.State, "work", id), State: b.State, ID: id,
 		Ledger: dir.Ledger, Evidence: dir.Evidence, Log: b.Log,
 	}
+	if seams.ledger != nil {
+		ws.Ledger = seams.ledger(ws.Ledger)
+	}
 	return ws, ws.MakeWork()
 }

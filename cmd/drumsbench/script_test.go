@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/drumsbench/drumsbench/arms/fake"
 )
 
 var update = flag.Bool("update", false, "write what the scripts compare with anew")
@@ -21,8 +23,9 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs testdata/script/*.txtar. In a script, $ROOT is the checkout
-// and $CUE the stock cue of the version that go.mod pins.
+// TestScripts runs testdata/script/*.txtar. In a script, $ROOT is the checkout,
+// $CUE the stock cue of the version that go.mod pins and $FAKE_SERVER the digest
+// of the fake arm's guest server.
 func TestScripts(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -40,6 +43,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("ROOT", root)
 			env.Setenv("CUE", strings.TrimSpace(string(cue)))
+			env.Setenv("FAKE_SERVER", string(fake.ServerSHA256()))
 			env.Setenv("DRUMSBENCH_STATE", filepath.Join(env.WorkDir, "state"))
 			// Stock cue reads its configuration from the home; here it has none.
 			home := filepath.Join(env.WorkDir, ".home")

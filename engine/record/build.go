@@ -36,10 +36,15 @@ type Header struct {
 // rollouts under "step/fact". The checkpoint is the fact "checkpoint" of the
 // dump step.
 func Build(dir string, h Header) (bench.Record, error) {
-	var r bench.Record
 	if err := intact(dir); err != nil {
-		return r, err
+		return bench.Record{}, err
 	}
+	return assemble(dir, h)
+}
+
+// assemble is Build for a directory that was found intact.
+func assemble(dir string, h Header) (bench.Record, error) {
+	var r bench.Record
 	in, err := load(dir)
 	if err != nil {
 		return r, err
@@ -65,16 +70,29 @@ func Build(dir string, h Header) (bench.Record, error) {
 		if s.plan.Rollout != nil {
 			continue
 		}
+		if sealed := sealedBy(s.receipt); sealed != "" {
+			r.Checkpoint = sealed
+		}
 		for _, f := range s.receipt.Facts {
-			if s.plan.Kind == "dump" && f.Name == "checkpoint" && f.Known {
-				r.Checkpoint = bench.SHA256(f.Value)
-			}
 			f.Name = s.plan.Id + "/" + f.Name
 			r.Facts = append(r.Facts, f)
 		}
 	}
 	r.Verdict, r.Reason = verdict(in, steps, r.Steps)
 	return r, nil
+}
+
+// sealedBy is the digest of the checkpoint's handle, if the receipt is of a dump that made one.
+func sealedBy(r bench.Receipt) (digest bench.SHA256) {
+	if r.Event != "step" || r.Kind != "dump" {
+		return ""
+	}
+	for _, f := range r.Facts {
+		if f.Name == "checkpoint" && f.Known {
+			digest = bench.SHA256(f.Value)
+		}
+	}
+	return digest
 }
 
 // intact refuses a run directory that was changed after it was written. A crash

@@ -30,6 +30,12 @@ const (
 	Missing ProblemKind = "missing"
 	// Reordered: a line is not where its number belongs.
 	Reordered ProblemKind = "reordered"
+	// Illegal: a line or a file is not what the schema says. [Verify] finds it.
+	Illegal ProblemKind = "illegal"
+	// Wrong: a line or a file contradicts the others. [Verify] finds it.
+	Wrong ProblemKind = "wrong"
+	// Added: a file is there that nothing names. [Verify] finds it.
+	Added ProblemKind = "added"
 )
 
 // Problem is one thing that is wrong with a run directory.
@@ -76,6 +82,12 @@ type link struct {
 	event  string
 	legal  bool
 	step   string
+	// checkpoint is the digest of the handle that a dump step sealed.
+	checkpoint bench.SHA256
+	// unsealed says that it is of a dump that made none.
+	unsealed bool
+	// log is the file that a failure names.
+	log string
 	// evidence and digests that the line names
 	evidence []bench.Evidence
 	digests  map[string]bench.SHA256
@@ -92,13 +104,9 @@ func VerifyChain(dir string) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	problems := order(links)
-	problems = append(problems, tied(links)...)
-	problems = append(problems, ends(links)...)
-	if torn > 0 {
-		problems = append(problems, Problem{Torn, EventsFile, torn, "the line was cut off while it was written"})
-	}
-	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Line - b.Line })
+	damage, crash := checkLines(links, torn)
+	problems := append(damage, crash...)
+	sortByLine(problems)
 	for _, check := range []func(string, []link) ([]Problem, error){checkEvidence, checkFiles, checkRecord} {
 		more, err := check(dir, links)
 		if err != nil {
@@ -109,6 +117,29 @@ func VerifyChain(dir string) ([]Problem, error) {
 	return problems, nil
 }
 
+// checkLines is what the lines of a chain say of themselves: what only a change
+// can have made of them, and what a crash leaves as well.
+func checkLines(links []link, torn int) (damage, crash []Problem) {
+	damage = order(EventsFile, links)
+	damage = append(damage, tied(links)...)
+	changed, unended := ends(links)
+	damage, crash = append(damage, changed...), unended
+	if torn > 0 {
+		crash = append(crash, Problem{Torn, EventsFile, torn, cutOff})
+	}
+	return damage, crash
+}
+
+// noStart is what is said of a chain without a beginning.
+const noStart = "the first line is not run_start"
+
+// cutOff is what is said of a torn line.
+const cutOff = "the line was cut off while it was written"
+
+func sortByLine(problems []Problem) {
+	slices.SortStableFunc(problems, func(a, b Problem) int { return a.Line - b.Line })
+}
+
 func readLinks(dir string) (links []link, torn int, err error) {
 	_, torn, err = eachLine(filepath.Join(dir, EventsFile), func(number int, line []byte) error {
 		l := link{line: number, digest: canonical.Sum(line)}
@@ -117,6 +148,11 @@ func readLinks(dir string) (links []link, torn int, err error) {
 		d.DisallowUnknownFields()
 		if d.Decode(&r) == nil {
 			l.legal, l.seq, l.prev, l.event, l.step, l.evidence, l.digests = true, r.Seq, r.Prev, r.Event, r.Step, r.Evidence, r.Digests
+			l.checkpoint = sealedBy(r)
+			l.unsealed = r.Kind == "dump" && l.checkpoint == "" && r.Verdict != engine.NotRun
+			if r.Error != nil {
+				l.log = r.Error.Log
+			}
 		}
 		links = append(links, l)
 		return nil
@@ -129,9 +165,9 @@ func readLinks(dir string) (links []link, torn int, err error) {
 
 // order checks the numbers of the lines. An illegible line is taken for the one
 // that belongs where it stands, and gets its number.
-func order(links []link) (problems []Problem) {
+func order(file string, links []link) (problems []Problem) {
 	add := func(kind ProblemKind, line int, format string, args ...any) {
-		problems = append(problems, Problem{kind, EventsFile, line, fmt.Sprintf(format, args...)})
+		problems = append(problems, Problem{kind, file, line, fmt.Sprintf(format, args...)})
 	}
 	next := int64(0)
 	for i := range links {
@@ -140,7 +176,7 @@ func order(links []link) (problems []Problem) {
 		case !l.legal:
 			l.seq = next
 			next++
-			add(Edited, l.line, "it is no receipt")
+			add(Edited, l.line, "%s", noLineOf(file))
 		case l.seq == next:
 			next++
 		case l.seq < next:
@@ -160,6 +196,14 @@ func order(links []link) (problems []Problem) {
 		}
 	}
 	return problems
+}
+
+// noLineOf is what is said of an illegible line.
+func noLineOf(file string) string {
+	if file == LedgerFile {
+		return "it is no line of a ledger"
+	}
+	return "it is no receipt"
 }
 
 // tied checks that each line names the digest of the one with the number before.
@@ -183,16 +227,17 @@ func tied(links []link) (problems []Problem) {
 	return problems
 }
 
-// ends checks how the chain begins and ends.
-func ends(links []link) (problems []Problem) {
+// ends checks how the chain begins and ends. A chain without an end is what a
+// crash leaves.
+func ends(links []link) (problems, crash []Problem) {
 	if len(links) == 0 {
-		return []Problem{{Cut, EventsFile, 0, "it has no line"}}
+		return nil, []Problem{{Cut, EventsFile, 0, "it has no line"}}
 	}
 	if links[0].legal && links[0].event != "run_start" {
-		problems = append(problems, Problem{Cut, EventsFile, links[0].line, "the first line is not run_start"})
+		problems = append(problems, Problem{Cut, EventsFile, links[0].line, noStart})
 	}
 	if last := links[len(links)-1]; last.legal && last.event != "run_end" {
-		problems = append(problems, Problem{Cut, EventsFile, last.line, "the last line is not run_end: the run did not end, or its end is missing"})
+		crash = append(crash, Problem{Cut, EventsFile, last.line, "the last line is not run_end: the run did not end, or its end is missing"})
 	}
 	for _, l := range links[1:] {
 		if l.event == "run_start" {
@@ -204,7 +249,7 @@ func ends(links []link) (problems []Problem) {
 			problems = append(problems, Problem{Reordered, EventsFile, l.line, "run_end is not the last line"})
 		}
 	}
-	return problems
+	return problems, crash
 }
 
 func checkEvidence(dir string, links []link) (problems []Problem, err error) {

@@ -16,15 +16,16 @@ func JudgeLocks(want []bench.Lock, r engine.Reading[[]bench.Lock]) (j engine.Jud
 		j.Add(engine.VerdictUnknown, "locks", "the checkpoint holds no census of locks")
 		return j
 	}
-	held := map[string]bool{}
+	// Counted: two descriptions of one process may hold equal locks.
+	held := map[string]int{}
 	for _, l := range have {
-		held[engine.LockSubject(l)] = true
+		held[engine.LockSubject(l)]++
 	}
-	wanted := map[string]bool{}
+	wanted := map[string]int{}
 	for _, l := range want {
 		s := engine.LockSubject(l)
-		wanted[s] = true
-		if held[s] {
+		wanted[s]++
+		if held[s] >= wanted[s] {
 			continue
 		}
 		f := j.Add(engine.Fail, s, "is lost")
@@ -34,7 +35,9 @@ func JudgeLocks(want []bench.Lock, r engine.Reading[[]bench.Lock]) (j engine.Jud
 		}
 	}
 	for _, l := range have {
-		if s := engine.LockSubject(l); !wanted[s] {
+		if s := engine.LockSubject(l); wanted[s] > 0 {
+			wanted[s]--
+		} else {
 			f := j.Add(engine.Fail, s, "is held but was not at the dump")
 			f.Want, f.Have = "not held", "held"
 		}

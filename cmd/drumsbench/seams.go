@@ -1,0 +1,15 @@
+package main
+
+import (
+	"github.com/drumsbench/drumsbench/arms/sweep"
+	"github.com/drumsbench/drumsbench/engine"
+)
+
+// seams are where the crash tests reach in. The program itself never sets them:
+// only a test binary of this package can.
+var seams struct {
+	// ledger is put around the ledger of a run.
+	ledger func(engine.Ledger) engine.Ledger
+	// sweep is called at each point of a sweep.
+	sweep func(sweep.Point)
+}

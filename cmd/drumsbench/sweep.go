@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/drumsbench/drumsbench/arms/sweep"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/record"
+)
+
+type sweepCmd struct {
+	Runs   []string `arg:"" optional:"" name:"run" type:"path" help:"Run directories, or folders of them (default: every run in the state directory that left something)."`
+	DryRun bool     `help:"Say what would be taken away and change nothing."`
+	All    bool     `help:"Say also which runs left nothing, and which still have an engine."`
+}
+
+// Help teaches the command.
+func (sweepCmd) Help() string {
+	return `Takes away what a run left on the host because its engine was killed, the host crashed or a release
+failed: processes, mounts, loop devices, control groups, files. The run's ledger says what is the run's;
+a process is known by its pid and start time, everything else by device and inode, or by the run's random
+claim where the engine died before it wrote those down. Nothing else is touched. A second sweep does
+nothing. A run whose engine lives is never swept.
+
+Scratch directories of runs that are not below the state directory's runs, or whose ledger was deleted,
+are reported and left alone: name the run to sweep it.
+
+Examples:
+
+  drumsbench sweep --dry-run
+  drumsbench sweep
+  drumsbench sweep /var/lib/drumsbench/runs/locks-20260101T120000.000
+
+Exit codes: 0 nothing is left, or a dry run was printed, 1 something could not be taken away, 2 wrong
+usage, 3 whether something is left could not be learnt.`
+}
+
+// sweepResult is what the command prints for programs.
+type sweepResult struct {
+	DryRun bool           `json:"dryRun"`
+	Runs   []sweep.Report `json:"runs"`
+	// Running are runs that an engine, or another sweep, holds.
+	Running []string       `json:"running"`
+	Orphans []sweep.Orphan `json:"orphans"`
+}
+
+// Run sweeps every run that was named, or every one that left something.
+func (c sweepCmd) Run(ctx context.Context, g *globals) error {
+	runs, known, err := c.runs(g)
+	if err != nil {
+		return err
+	}
+	result := sweepResult{DryRun: c.DryRun, Runs: []sweep.Report{}, Running: []string{}, Orphans: []sweep.Orphan{}}
+	// One run's trouble does not keep the others from being swept.
+	var errs []error
+	for _, dir := range runs {
+		r, err := sweep.Sweep(ctx, sweep.Options{RunDir: dir, State: g.State, DryRun: c.DryRun, Hook: seams.sweep})
+		switch {
+		case errors.Is(err, record.ErrRunning):
+			result.Running = append(result.Running, dir)
+			if len(c.Runs) > 0 {
+				errs = append(errs, &engine.Error{Op: "sweep " + dir, Err: fmt.Errorf("%w: %w", engine.ErrRefused, err), Hint: "end the engine first: it takes away what it made"})
+			}
+			continue
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", dir, err))
+			continue
+		}
+		result.Runs = append(result.Runs, r)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if len(c.Runs) == 0 {
+		orphans, err := sweep.Orphans(g.State, known)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		result.Orphans = append(result.Orphans, orphans...)
+	}
+	if err := c.print(g, result); err != nil {
+		return err
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return exitCode(sweptCode(result))
+}
+
+// runs are those to sweep, and all that are known.
+func (c sweepCmd) runs(g *globals) (runs, known []string, err error) {
+	if len(c.Runs) > 0 {
+		for _, path := range c.Runs {
+			found, err := sweep.Runs(path)
+			if err != nil {
+				return nil, nil, err
+			}
+			if len(found) == 0 {
+				return nil, nil, &engine.Error{Op: "sweep " + path, Err: fmt.Errorf("%w: there is no run", engine.ErrUsage), Hint: "name a run directory, or a folder of them"}
+			}
+			runs = append(runs, found...)
+		}
+		slices.Sort(runs)
+		return slices.Compact(runs), nil, nil
+	}
+	folder := filepath.Join(g.State, "runs")
+	if _, err := os.Stat(folder); errors.Is(err, os.ErrNotExist) {
+		return nil, nil, nil
+	}
+	if known, err = sweep.Runs(folder); err != nil {
+		return nil, nil, err
+	}
+	for _, dir := range known {
+		pending, err := sweep.Pending(dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		if pending || c.All {
+			runs = append(runs, dir)
+		}
+	}
+	return runs, known, nil
+}
+
+// sweptCode is 1 if anything failed, else 3 if anything is unknown, else 0.
+func sweptCode(r sweepResult) int {
+	code := codeDone
+	for _, run := range r.Runs {
+		switch run.Worst() {
+		case sweep.Failed:
+			return codeFailed
+		case sweep.Unknown:
+			code = codeBlocked
+		}
+	}
+	return code
+}
+
+// print says one line a thing, and beneath it what to do about it.
+func (c sweepCmd) print(g *globals, r sweepResult) error {
+	if g.json() {
+		return printJSON(g.Stdout, r)
+	}
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	things := 0
+	for _, run := range r.Runs {
+		if len(run.Things) == 0 && c.All {
+			fmt.Fprintf(t, "nothing\trun\t%s\n", run.RunDir)
+		}
+		for _, thing := range run.Things {
+			things++
+			fmt.Fprintf(t, "%s\t%s\t%s", thing.Outcome, thing.Kind, thing.What)
+			if thing.Reason != "" {
+				fmt.Fprintf(t, ": %s", thing.Reason)
+			}
+			fmt.Fprintln(t)
+			if thing.Hint != "" {
+				fmt.Fprintf(t, "\t\thint: %s\n", thing.Hint)
+			}
+		}
+	}
+	if c.All {
+		for _, dir := range r.Running {
+			fmt.Fprintf(t, "running\trun\t%s\n", dir)
+		}
+	}
+	for _, o := range r.Orphans {
+		fmt.Fprintf(t, "orphan\tdirectory\t%s: no run below the state directory's runs names it\n\t\thint: sweep its run by name; if its ledger is gone: rm -r %s, after looking for drums-%s in the control groups\n", o.Path, o.Path, o.Claim)
+	}
+	t.Flush()
+	if things == 0 && b.Len() == 0 {
+		b.WriteString("nothing is left\n")
+	}
+	return printText(g.Stdout, b.String())
+}

@@ -1,0 +1,358 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/drumsbench/drumsbench/arms/checkpoint"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/compile"
+	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+type verifyCmd struct {
+	Runs []string `arg:"" name:"run" help:"Run directories, or folders of them."`
+	Deep bool     `help:"Hash every file of every checkpoint, not only those whose stat identity changed."`
+}
+
+// Help teaches the command.
+func (verifyCmd) Help() string {
+	return `Finds what was changed in a run's directory since it was written, one line a problem: file, line,
+what is wrong and what to do. It checks the chain of events (edited, missing, reordered, torn lines),
+each line and file against the schema, the ledger's lines against each other, evidence, manifest, plan,
+host facts and checkpoints by digest, and makes the record anew from the rest to compare. Nothing is
+written. What only the record says (the run's name, its arm, tags, declared differences) cannot be
+checked, and a whole run that was written anew can be told only by the digest of its last line: keep
+that elsewhere.
+
+A file of a checkpoint whose device, inode, size and times are as they were sealed counts as unchanged;
+--deep hashes it all the same.
+
+Examples:
+
+  drumsbench verify /var/lib/drumsbench/runs/*
+  drumsbench verify --deep -o json runs/locks/drums-restore
+
+Exit codes: 0 every run is sound, 1 one was damaged, 2 wrong usage, 3 one is torn or cut off by a crash
+and otherwise sound, or is held by an engine. The first of 1, 3 that holds for any run.`
+}
+
+// States of a run directory.
+const (
+	runSound   = "sound"
+	runDamaged = "damaged"
+	runCrashed = "crashed"
+	runHeld    = "held"
+)
+
+// verified is what is said of one run.
+type verified struct {
+	Run   string `json:"run"`
+	State string `json:"state"`
+	// What was looked at.
+	Events      int               `json:"events"`
+	LedgerLines int               `json:"ledgerLines"`
+	Later       int               `json:"laterLedgerLines,omitempty"`
+	Evidence    int               `json:"evidence"`
+	Checkpoints []auditedSnapshot `json:"checkpoints"`
+	// Owned counts what the ledger says is not gone.
+	Owned    int               `json:"owned"`
+	Problems []verifiedProblem `json:"problems"`
+}
+
+// auditedSnapshot is a checkpoint that was looked at.
+type auditedSnapshot struct {
+	Path   string       `json:"path"`
+	SHA256 bench.SHA256 `json:"sha256"`
+	Files  int          `json:"files"`
+	Hashed int          `json:"hashed"`
+}
+
+// verifiedProblem is a problem as it is shown.
+type verifiedProblem struct {
+	File   string             `json:"file"`
+	Line   int                `json:"line,omitempty"`
+	Kind   record.ProblemKind `json:"kind"`
+	Text   string             `json:"text"`
+	Remedy string             `json:"remedy"`
+	// Crash: a crash leaves this; it need not be damage.
+	Crash bool `json:"crash"`
+}
+
+// Run verifies every run before it says anything.
+func (c verifyCmd) Run(ctx context.Context, g *globals) error {
+	dirs, err := runDirs(c.Runs)
+	if err != nil {
+		return err
+	}
+	var list []verified
+	for _, dir := range dirs {
+		v, err := verifyRun(ctx, dir, c.Deep)
+		if err != nil {
+			return err
+		}
+		list = append(list, v)
+	}
+	if g.json() {
+		err = printJSON(g.Stdout, list)
+	} else {
+		err = printText(g.Stdout, verifiedText(list))
+	}
+	if err != nil {
+		return err
+	}
+	return exitCode(verifiedExit(list))
+}
+
+// runDirs are the run directories that were named, and those in the folders that were named, sorted below each.
+func runDirs(paths []string) (dirs []string, err error) {
+	for _, path := range paths {
+		before := len(dirs)
+		err := filepath.WalkDir(path, func(below string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil || !d.IsDir():
+				return err
+			case record.IsRun(below):
+				dirs = append(dirs, below)
+				return fs.SkipDir // a run holds no run
+			}
+			return nil
+		})
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, &engine.Error{Op: "find runs", Err: usage(path + ": no such folder")}
+		case err != nil:
+			return nil, &engine.Error{Op: "find runs", Err: err}
+		case len(dirs) == before:
+			return nil, &engine.Error{Op: "find runs", Err: usage("no run in " + path), Hint: "name a run directory, or a folder of them"}
+		}
+	}
+	return dirs, nil
+}
+
+func verifyRun(ctx context.Context, dir string, deep bool) (verified, error) {
+	out := verified{Run: dir, Checkpoints: []auditedSnapshot{}, Problems: []verifiedProblem{}}
+	release, err := record.HoldToRead(dir)
+	if errors.Is(err, record.ErrRunning) {
+		out.State = runHeld
+		return out, nil
+	}
+	if err != nil {
+		return out, err
+	}
+	defer func() { _ = release() }() // the descriptor closes in any case
+	r, err := record.Verify(dir)
+	if err != nil {
+		return out, err
+	}
+	a := audit{dir: dir, deep: deep, report: &r}
+	if err := a.checkpoints(ctx); err != nil {
+		return out, err
+	}
+	out.Events, out.LedgerLines, out.Later, out.Evidence, out.Owned = r.Events, r.LedgerLines, r.Later, r.Evidence, len(r.Owned)
+	out.Checkpoints = append(out.Checkpoints, a.audited...)
+	out.State = runSound
+	if len(r.Crash) > 0 {
+		out.State = runCrashed
+	}
+	if len(r.Damage) > 0 {
+		out.State = runDamaged
+	}
+	for _, p := range r.Damage {
+		out.Problems = append(out.Problems, verifiedProblem{p.File, p.Line, p.Kind, p.Text, p.Remedy(), false})
+	}
+	for _, p := range r.Crash {
+		out.Problems = append(out.Problems, verifiedProblem{p.File, p.Line, p.Kind, p.Text, p.Remedy(), true})
+	}
+	return out, nil
+}
+
+// audit compares the checkpoints below a run with what its events say.
+type audit struct {
+	dir     string
+	deep    bool
+	report  *record.Report
+	audited []auditedSnapshot
+}
+
+const checkpointsFolder = "checkpoints"
+
+func (a *audit) damage(kind record.ProblemKind, file, format string, args ...any) {
+	a.report.Damage = append(a.report.Damage, record.Problem{Kind: kind, File: file, Text: fmt.Sprintf(format, args...)})
+}
+
+// checkpoints audits each checkpoint below the run. A crash, and a dump that
+// failed, may leave one that was not sealed yet or that no line names.
+func (a *audit) checkpoints(ctx context.Context) error {
+	entries, err := os.ReadDir(filepath.Join(a.dir, checkpointsFolder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &engine.Error{Op: "read checkpoints", Err: err}
+	}
+	missing := map[bench.SHA256]record.Sealed{}
+	for _, s := range a.report.Checkpoints {
+		missing[s.Handle] = s
+	}
+	var strangers []string // folders whose handle no line names, or that have none
+	found := map[string]bench.SHA256{}
+	illegible := 0
+	for _, e := range entries {
+		rel := filepath.Join(checkpointsFolder, e.Name())
+		digest, err := a.checkpoint(ctx, rel)
+		if errors.Is(err, errIllegible) {
+			illegible++
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if _, named := missing[digest]; named {
+			delete(missing, digest)
+			continue
+		}
+		strangers, found[rel] = append(strangers, rel), digest
+	}
+	for _, s := range a.report.Checkpoints {
+		if _, lost := missing[s.Handle]; !lost {
+			continue
+		}
+		line := fmt.Sprintf("line %d of %s names", s.Line, record.EventsFile)
+		if len(strangers) == 0 {
+			if illegible--; illegible >= 0 {
+				continue // it is named already
+			}
+			a.damage(record.Missing, checkpointsFolder, "no checkpoint in it has the digest %.12s that %s", s.Handle, line)
+			continue
+		}
+		handle := filepath.Join(strangers[0], checkpoint.HandleFile)
+		if digest := found[strangers[0]]; digest != "" {
+			a.damage(record.Edited, handle, "its digest is %.12s, %s %.12s", digest, line, s.Handle)
+		} else {
+			a.damage(record.Missing, handle, "%s a checkpoint", line)
+		}
+		strangers = strangers[1:]
+	}
+	for _, rel := range strangers {
+		if begun := len(a.report.Crash) > 0 || a.report.Unsealed > 0 || a.report.Events == 0; !begun {
+			a.damage(record.Added, rel, "no line of %s names this checkpoint", record.EventsFile)
+		}
+	}
+	return nil
+}
+
+// errIllegible: the handle is so wrong that nothing can be compared with it. The schema has said so.
+var errIllegible = errors.New("the handle cannot be read")
+
+// checkpoint audits one and returns its handle's digest; empty if it has none that can be read.
+func (a *audit) checkpoint(ctx context.Context, rel string) (bench.SHA256, error) {
+	handle := filepath.Join(rel, checkpoint.HandleFile)
+	data, err := os.ReadFile(filepath.Join(a.dir, handle))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", &engine.Error{Op: "read checkpoint", Err: err}
+	}
+	var problems compile.Problems
+	if err := compile.Validate("Checkpoint", data); errors.As(err, &problems) {
+		a.damage(record.Illegal, handle, "%s", problems[0].Error())
+	} else if err != nil {
+		return "", err
+	}
+	cp, err := checkpoint.Open(filepath.Join(a.dir, rel))
+	if err != nil {
+		if len(problems) > 0 {
+			return "", errIllegible
+		}
+		return "", err
+	}
+	digest, err := checkpoint.Digest(cp.Handle)
+	if err != nil {
+		return "", err
+	}
+	changes, hashed, err := checkpoint.Audit(ctx, cp, a.deep)
+	if err != nil {
+		return "", err
+	}
+	kinds := map[checkpoint.What]record.ProblemKind{checkpoint.Missing: record.Missing, checkpoint.Changed: record.Edited, checkpoint.Added: record.Added}
+	for _, c := range changes {
+		a.damage(kinds[c.What], filepath.Join(rel, c.Path), "it %s", c.Text)
+	}
+	named := slices.ContainsFunc(a.report.Checkpoints, func(s record.Sealed) bool { return s.Handle == digest })
+	if r := a.report.Record; r != nil && named && cp.Handle.Arm != r.Arm {
+		a.damage(record.Wrong, record.RecordFile, "arm is %s, the checkpoint in %s is of arm %s", r.Arm, rel, cp.Handle.Arm)
+	}
+	a.audited = append(a.audited, auditedSnapshot{rel, digest, len(cp.Handle.Files), hashed})
+	return digest, nil
+}
+
+// verifiedExit is the first of 1, 3 that any run ends with, else 0.
+func verifiedExit(list []verified) int {
+	code := codeDone
+	for _, v := range list {
+		switch v.State {
+		case runDamaged:
+			return codeFailed
+		case runCrashed, runHeld:
+			code = codeBlocked
+		}
+	}
+	return code
+}
+
+func verifiedText(list []verified) string {
+	var b strings.Builder
+	for _, v := range list {
+		damage := 0
+		for _, p := range v.Problems {
+			at := filepath.Join(v.Run, p.File)
+			if p.Line > 0 {
+				at += fmt.Sprintf(":%d", p.Line)
+			}
+			fmt.Fprintf(&b, "%s\n", printable(fmt.Sprintf("%s: %s: %s; %s", at, p.Kind, p.Text, p.Remedy)))
+			if !p.Crash {
+				damage++
+			}
+		}
+		switch v.State {
+		case runHeld:
+			fmt.Fprintf(&b, "%s: an engine or a sweep works in it: verify it again afterwards\n", v.Run)
+		case runDamaged:
+			fmt.Fprintf(&b, "%s: damaged: %s\n", v.Run, count(damage, "problem"))
+		case runCrashed:
+			fmt.Fprintf(&b, "%s: ended by a crash, otherwise sound: %s\n", v.Run, v.seen())
+		default:
+			fmt.Fprintf(&b, "%s: sound: %s\n", v.Run, v.seen())
+		}
+		if v.Later > 0 {
+			fmt.Fprintf(&b, "%s: %s of the ledger came after the record: a sweep's\n", v.Run, count(v.Later, "line"))
+		}
+		if v.Owned > 0 && v.State != runHeld {
+			fmt.Fprintf(&b, "%s: the ledger says that the run still owns %s: drumsbench sweep takes it away\n", v.Run, count(v.Owned, "thing"))
+		}
+	}
+	return b.String()
+}
+
+// seen is what was looked at.
+func (v verified) seen() string {
+	s := fmt.Sprintf("%s, %s, %s of evidence", count(v.Events, "event"), count(v.LedgerLines, "ledger line"), count(v.Evidence, "file"))
+	for _, c := range v.Checkpoints {
+		s += fmt.Sprintf(", %s with %s, %d of them hashed", c.Path, count(c.Files, "file"), c.Hashed)
+	}
+	return s
+}
+
+// count is a number with its noun.
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
