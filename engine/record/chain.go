@@ -144,9 +144,7 @@ func readLinks(dir string) (links []link, torn int, err error) {
 	_, torn, err = eachLine(filepath.Join(dir, EventsFile), func(number int, line []byte) error {
 		l := link{line: number, digest: canonical.Sum(line)}
 		var r bench.Receipt
-		d := json.NewDecoder(bytes.NewReader(line))
-		d.DisallowUnknownFields()
-		if d.Decode(&r) == nil {
+		if exactly(line, &r) {
 			l.legal, l.seq, l.prev, l.event, l.step, l.evidence, l.digests = true, r.Seq, r.Prev, r.Event, r.Step, r.Evidence, r.Digests
 			l.checkpoint = sealedBy(r)
 			l.unsealed = r.Kind == "dump" && l.checkpoint == "" && r.Verdict != engine.NotRun
@@ -161,6 +159,13 @@ func readLinks(dir string) (links []link, torn int, err error) {
 		return nil, 0, &engine.Error{Op: "read events", Err: err}
 	}
 	return links, torn, nil
+}
+
+// exactly decodes a line that is one value with known fields and nothing else.
+func exactly(line []byte, v any) bool {
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	return json.Valid(line) && d.Decode(v) == nil
 }
 
 // order checks the numbers of the lines. An illegible line is taken for the one

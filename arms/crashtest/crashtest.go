@@ -1,0 +1,296 @@
+// Package crashtest kills the real program where it hurts and looks at what is
+// left once the run was swept. Every arm passes the same windows: before and
+// after each line of the ledger, with a line torn in two, inside criu calls,
+// inside a sweep, at random moments.
+//
+// Always holds: the program is started as a process and ended by SIGKILL, as an
+// operator or the kernel would; the host is read by other code than that which
+// swept; a window whose kill did not happen does not count as tried; decoys that
+// look like the run's own things stand beside them and have to be untouched.
+//
+// The program under test is the test binary itself, whose TestMain calls the
+// real main: it sets Window.Ledger and Window.Sweep where main has a seam, so
+// that the program that is shipped has no way to be told to kill itself.
+package crashtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drumsbench/drumsbench/arms/sweep"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// The kinds of windows.
+const (
+	// Ledger: before or after a line of the ledger.
+	Ledger = "ledger"
+	// Torn: before a line, of which a part is in the file.
+	Torn = "torn"
+	// Criu: a while after a criu call started.
+	Criu = "criu"
+	// Sweep: the run is killed after a line, and the sweep at a point of its own.
+	Sweep = "sweep"
+	// Random: some moment of the run.
+	Random = "random"
+)
+
+// Window is a moment at which the program is killed.
+type Window struct {
+	Kind string `json:"kind"`
+	// Line of the ledger, from 0.
+	Line int `json:"line,omitempty"`
+	// After the line, not before it.
+	After bool `json:"after,omitempty"`
+	// Call of criu, from 1.
+	Call int `json:"call,omitempty"`
+	// Delay after the start of the call or of the program.
+	Delay time.Duration `json:"delay,omitempty"`
+	// Stage and Index of the sweep's point.
+	Stage string `json:"stage,omitempty"`
+	Index int    `json:"index,omitempty"`
+}
+
+// String names the window; it is a good name for a subtest.
+func (w Window) String() string {
+	side := "before"
+	if w.After {
+		side = "after"
+	}
+	switch w.Kind {
+	case Ledger:
+		return fmt.Sprintf("ledger-%d-%s", w.Line, side)
+	case Torn:
+		return fmt.Sprintf("torn-%d", w.Line)
+	case Criu:
+		return fmt.Sprintf("criu-%d-%s", w.Call, w.Delay)
+	case Sweep:
+		return fmt.Sprintf("sweep-%s-%d-of-%d", w.Stage, w.Index, w.Line)
+	}
+	return fmt.Sprintf("random-%s", w.Delay)
+}
+
+// variable tells the program under test where it kills itself.
+const variable = "DRUMS_CRASH_WINDOW"
+
+// FromEnvironment returns the window that the harness chose; ok is false without one.
+func FromEnvironment() (w Window, ok bool) {
+	text, ok := os.LookupEnv(variable)
+	if !ok {
+		return w, false
+	}
+	if err := json.Unmarshal([]byte(text), &w); err != nil {
+		panic(err)
+	}
+	return w, true
+}
+
+func (w Window) environment() string {
+	text, err := json.Marshal(w)
+	if err != nil {
+		panic(err)
+	}
+	return variable + "=" + string(text)
+}
+
+// die does not return.
+func die() {
+	_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+	select {}
+}
+
+// WrapLedger returns a ledger at whose line the program dies.
+func (w Window) WrapLedger(l engine.Ledger) engine.Ledger {
+	if w.Kind != Ledger && w.Kind != Torn {
+		return l
+	}
+	return &dyingLedger{Ledger: l, window: w, gone: map[int64]bool{}}
+}
+
+type dyingLedger struct {
+	engine.Ledger
+	window Window
+
+	mu   sync.Mutex
+	line int
+	gone map[int64]bool
+}
+
+// at writes a line; the lock is held so that the line is the one that was counted.
+func (l *dyingLedger) at(write func() error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	here := l.line == l.window.Line
+	l.line++
+	if here && !l.window.After {
+		die()
+	}
+	err := write()
+	if here {
+		die()
+	}
+	return err
+}
+
+func (l *dyingLedger) Intend(kind string, claim bench.Claim) (id int64, err error) {
+	err = l.at(func() error {
+		id, err = l.Ledger.Intend(kind, claim)
+		return err
+	})
+	return id, err
+}
+
+func (l *dyingLedger) Bind(id int64, identity bench.Identity) error {
+	return l.at(func() error { return l.Ledger.Bind(id, identity) })
+}
+
+func (l *dyingLedger) Gone(id int64) error {
+	l.mu.Lock()
+	again := l.gone[id]
+	l.gone[id] = true
+	l.mu.Unlock()
+	if again {
+		return l.Ledger.Gone(id) // writes nothing
+	}
+	return l.at(func() error { return l.Ledger.Gone(id) })
+}
+
+// AtPoint dies at the window's point of a sweep.
+func (w Window) AtPoint(p sweep.Point) {
+	if w.Kind == Sweep && w.Stage == p.Stage && w.Index == p.Index {
+		die()
+	}
+}
+
+// Harness is one arm's part of the suite.
+type Harness struct {
+	// Arm names the arm in results.
+	Arm string
+	// Program is the program under test with arguments; env is added to its environment.
+	Program func(ctx context.Context, env []string, args ...string) *exec.Cmd
+	// State is a state directory whose work and runs are nobody else's.
+	State string
+	// Run are the arguments of the run command, which executes one plan on the arm.
+	Run []string
+	// Criu says that the arm calls criu.
+	Criu bool
+
+	// earlier is a run that was not killed; its record and checkpoints have to hold to the end.
+	earlier string
+	// lines of the ledger of such a run, and how long it takes.
+	lines int
+	took  time.Duration
+	next  int
+}
+
+// Begin executes one run to its end: what the windows are made from, and what
+// every crash has to leave as it is.
+func (h *Harness) Begin(ctx context.Context) error {
+	start := time.Now()
+	dir, out, err := h.run(ctx, nil, nil)
+	if err != nil {
+		return fmt.Errorf("run %s to its end: %w\n%s", h.Arm, err, out)
+	}
+	h.took = time.Since(start)
+	h.earlier = dir
+	text, err := os.ReadFile(filepath.Join(dir, "ledger.jsonl"))
+	if err != nil {
+		return err
+	}
+	h.lines = strings.Count(string(text), "\n")
+	return h.earlierHolds(ctx)
+}
+
+// run starts the program and returns the run's directory with what the program
+// said. during is called while it runs.
+func (h *Harness) run(ctx context.Context, env []string, during func(pid int)) (dir, said string, err error) {
+	h.next++
+	out := filepath.Join(h.State, "runs", h.Arm+"-"+strconv.Itoa(h.next))
+	cmd := h.Program(ctx, env, append(append([]string{"run"}, h.Run...), "--out", out)...)
+	var text strings.Builder
+	cmd.Stdout, cmd.Stderr = &text, &text
+	// Processes of the run outlive it and hold the output open.
+	cmd.WaitDelay = 100 * time.Millisecond
+	if err := cmd.Start(); err != nil {
+		return "", "", err
+	}
+	if during != nil {
+		during(cmd.Process.Pid)
+	}
+	err = cmd.Wait()
+	found, gerr := filepath.Glob(filepath.Join(out, "*"))
+	if gerr == nil && len(found) == 1 {
+		dir = found[0]
+	}
+	return dir, text.String(), err
+}
+
+// Windows are all windows of the arm, in the order of the run; random moments
+// come from the seed.
+func (h *Harness) Windows(seed uint64, random int) []Window {
+	var all []Window
+	for line := range h.lines {
+		all = append(all, Window{Kind: Ledger, Line: line}, Window{Kind: Ledger, Line: line, After: true})
+	}
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	for range 6 {
+		all = append(all, Window{Kind: Torn, Line: rnd.IntN(h.lines)})
+	}
+	if h.Criu {
+		for call := 1; call <= 2; call++ {
+			for _, ms := range []int{30, 80, 150, 250} {
+				all = append(all, Window{Kind: Criu, Call: call, Delay: time.Duration(ms) * time.Millisecond})
+			}
+		}
+	}
+	// Where most is there: in the middle; early, and late.
+	for _, line := range []int{h.lines / 4, h.lines / 2, h.lines * 3 / 4} {
+		all = append(all,
+			Window{Kind: Sweep, Line: line, Stage: sweep.StageEnded},
+			Window{Kind: Sweep, Line: line, Stage: sweep.StageTaken, Index: 1},
+			Window{Kind: Sweep, Line: line, Stage: sweep.StageRecorded, Index: 2},
+		)
+	}
+	for range random {
+		all = append(all, Window{Kind: Random, Delay: time.Duration(rnd.Int64N(int64(h.took))).Round(100 * time.Microsecond)})
+	}
+	return all
+}
+
+// Sample takes n windows of all kinds, by the seed.
+func Sample(all []Window, n int, seed uint64) []Window {
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	byKind := map[string][]Window{}
+	var kinds []string
+	for _, i := range rnd.Perm(len(all)) {
+		w := all[i]
+		if byKind[w.Kind] == nil {
+			kinds = append(kinds, w.Kind)
+		}
+		byKind[w.Kind] = append(byKind[w.Kind], w)
+	}
+	var out []Window
+	for i := 0; len(out) < min(n, len(all)); i++ {
+		kind := kinds[i%len(kinds)]
+		// Half of them are about the ledger, where the kinds of things are.
+		if i%2 == 1 && len(byKind[Ledger]) > 0 {
+			kind = Ledger
+		}
+		if list := byKind[kind]; len(list) > 0 {
+			out, byKind[kind] = append(out, list[0]), list[1:]
+		}
+	}
+	return out
+}

@@ -1,0 +1,177 @@
+package crashtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	prom "github.com/prometheus/procfs"
+
+	"github.com/drumsbench/drumsbench/arms/hostview"
+	"github.com/drumsbench/drumsbench/engine"
+)
+
+// look is the host at one moment.
+type look struct {
+	view hostview.Snapshot
+	// names are files and sockets where programs of ours could leave some.
+	names map[string]bool
+}
+
+// places where a program leaves temporary files; the suite has a /tmp of its own.
+func (h *Harness) places() []string {
+	return []string{
+		os.TempDir() + "/*", os.TempDir() + "/.*",
+		filepath.Join(h.State, "*"), filepath.Join(h.State, "work", "*"),
+		filepath.Join(h.State, "cache", ".*"), filepath.Join(h.State, "cache", "*", ".*"), filepath.Join(h.State, "cache", "*", "*", ".*"),
+		"/dev/shm/drums*", "/run/drums*", "/run/criu*", "/var/tmp/drums*",
+	}
+}
+
+func (h *Harness) look(ctx context.Context, id string) (l look, err error) {
+	if id == "" {
+		id = "none"
+	}
+	l.names = map[string]bool{}
+	// "run" is where each run's own folder is, which stays.
+	scope := hostview.Scope{ID: id, Paths: []string{filepath.Join(h.State, "work"), filepath.Join(h.State, "runs")}}
+	if l.view, err = hostview.Take(ctx, scope); err != nil {
+		return l, err
+	}
+	for _, pattern := range h.places() {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			return l, err
+		}
+		for _, f := range found {
+			l.names[f] = true
+		}
+	}
+	text, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return l, err
+	}
+	for _, line := range strings.Split(string(text), "\n") {
+		if f := strings.Fields(line); len(f) == 8 && strings.HasPrefix(f[7], h.State) {
+			l.names["socket "+f[7]] = true
+		}
+	}
+	return l, nil
+}
+
+// compare wants the host as it was. Dead processes and their namespaces take a
+// moment to go, so that what is left is looked at again for a while.
+func (h *Harness) compare(ctx context.Context, r *Result, before look, spaces map[string]string) error {
+	var left []string
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		after, err := h.look(ctx, r.Claim)
+		if err != nil {
+			return err
+		}
+		left = nil
+		for _, f := range hostview.Diff(before.view, after.view) {
+			if f.Verdict == engine.Fail {
+				left = append(left, strings.TrimSpace(f.Subject+" "+f.Text+" "+f.Have))
+			}
+		}
+		for name := range after.names {
+			if !before.names[name] {
+				left = append(left, "file "+name+" is there and was not")
+			}
+		}
+		for name := range before.names {
+			if !after.names[name] {
+				left = append(left, "file "+name+" was there and is not")
+			}
+		}
+		holders, err := namespaceHolders(spaces)
+		if err != nil {
+			return err
+		}
+		left = append(left, holders...)
+		if len(left) == 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	slices.Sort(left)
+	for _, l := range left {
+		r.problem("left behind: %s", l)
+	}
+	return nil
+}
+
+// namespaceKinds are those that an arm makes.
+var namespaceKinds = []string{"mnt", "pid", "net", "ipc", "uts", "user", "cgroup"}
+
+// namespacesOf lists the namespaces of the run's processes that are not our own,
+// as links with what they belonged to.
+func namespacesOf(claim string) map[string]string {
+	spaces := map[string]string{}
+	if claim == "" {
+		return spaces
+	}
+	procs, err := prom.AllProcs()
+	if err != nil {
+		return spaces
+	}
+	own := map[string]bool{}
+	for _, kind := range namespaceKinds {
+		link, _ := os.Readlink("/proc/self/ns/" + kind)
+		own[link] = true
+	}
+	for _, p := range procs {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.PID))
+		if err != nil || !strings.Contains(string(text), "/drums-"+claim) {
+			continue
+		}
+		name, _ := p.Comm()
+		for _, kind := range namespaceKinds {
+			link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.PID, kind))
+			if err == nil && !own[link] {
+				spaces[link] = name
+			}
+		}
+	}
+	return spaces
+}
+
+// namespaceHolders lists who is in one of the namespaces, or keeps it open or mounted.
+func namespaceHolders(spaces map[string]string) (holders []string, err error) {
+	if len(spaces) == 0 {
+		return nil, nil
+	}
+	procs, err := prom.AllProcs()
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range procs {
+		var links []string
+		for _, kind := range namespaceKinds {
+			links = append(links, fmt.Sprintf("/proc/%d/ns/%s", p.PID, kind))
+		}
+		descriptors, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.PID))
+		for _, link := range append(links, descriptors...) {
+			target, err := os.Readlink(link)
+			if err != nil {
+				continue
+			}
+			if of, ok := spaces[target]; ok {
+				holders = append(holders, fmt.Sprintf("namespace %s of %s is held by %s", target, of, link))
+			}
+		}
+	}
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	for space, of := range spaces {
+		if strings.Contains(string(table), space) {
+			holders = append(holders, fmt.Sprintf("namespace %s of %s is mounted", space, of))
+		}
+	}
+	return holders, nil
+}
