@@ -69,6 +69,13 @@ type Slot interface {
 	Dump(ctx context.Context, p bench.DumpParams, guest GuestReference) (Checkpoint, Place, error)
 }
 
+// Mortal is an optional interface of a Slot: it can tell that the slot's first
+// process has ended, which a guest server that does not answer yet cannot.
+type Mortal interface {
+	// Alive is nil, or ErrDead with how the first process ended and what it said.
+	Alive() error
+}
+
 // Stopped is a restored slot that has not run an instruction of the guest yet.
 type Stopped interface {
 	Place

@@ -91,7 +91,8 @@ var bindReadiness = engine.Bind(KindReadiness, func(ctx context.Context, x *engi
 	limit := duration(string(p.Readiness.Deadline))
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	c := dial(engine.In[engine.Slot](x, 0), p.Port)
+	slot := engine.In[engine.Slot](x, 0)
+	c := dial(slot, p.Port)
 	tick := time.NewTicker(max(duration(string(p.Readiness.Period)), time.Millisecond))
 	defer tick.Stop()
 	polls, answered, last := 0, false, error(nil)
@@ -116,6 +117,11 @@ var bindReadiness = engine.Bind(KindReadiness, func(ctx context.Context, x *engi
 		}
 		if ctx.Err() == nil {
 			last = err // not the deadline's own echo
+		}
+		if m, ok := slot.(engine.Mortal); ok {
+			if err := m.Alive(); err != nil {
+				return engine.Ready{}, err
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -57,6 +57,9 @@ type Request struct {
 	// Op is what an error starts with: "dump", "restore".
 	Op string
 	*rpc.CriuReq
+	// Started is called once the program runs and before it is asked for anything, on the caller's
+	// own thread; nil for nothing. Its error ends the program.
+	Started func() error
 	// Log is the path of the log that the request names, empty without one. An old file there is
 	// removed first: it must not explain this call's failure.
 	Log string
@@ -93,7 +96,14 @@ func Run(ctx context.Context, cmd *exec.Cmd, r Request, notify Notify) (*rpc.Cri
 	}
 	defer c.close()
 	stop := context.AfterFunc(ctx, c.interrupt)
-	resp, talkErr := c.talk(ctx, notify)
+	var resp *rpc.CriuResp
+	var talkErr error
+	if r.Started != nil {
+		talkErr = r.Started()
+	}
+	if talkErr == nil {
+		resp, talkErr = c.talk(ctx, notify)
+	}
 	c.conn.Close() // a program that waits for more requests ends now
 	c.waitExit(ctx)
 	stop()

@@ -63,6 +63,8 @@ type RestoreOptions struct {
 	FileLocks bool
 	// TCPClose as at the dump; CRIU refuses a difference.
 	TCPClose bool
+	// Started as in Request.
+	Started func() error
 }
 
 // common is what every call with a log has.
@@ -177,6 +179,7 @@ func Restore(ctx context.Context, cmd *exec.Cmd, o RestoreOptions, notify Notify
 		return 0, err
 	}
 	defer done()
+	req.Started = o.Started
 	resp, err := Run(ctx, cmd, req, notify)
 	if err != nil {
 		return 0, err

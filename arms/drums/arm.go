@@ -91,7 +91,7 @@ func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountPara
 		return nil, err
 	}
 	// Outside of any measurement window: what criu learns of the kernel once, it need not learn at each reset.
-	kdat, err := a.tool.Kdat(filepath.Join(ws.State, "cache"))
+	kdat, err := a.tool.Kdat(kdatDir(ws.State))
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +116,9 @@ func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountPara
 	}
 	return &root{Mounted: m, sha256: p.Image.Sha256}, nil
 }
+
+// kdatDir keeps what criu learnt of the kernel.
+func kdatDir(state string) string { return filepath.Join(state, "cache", "criu") }
 
 // groups makes the run's ownership cgroup, once, and the group of tools in it.
 func (a *Arm) groups(ws *engine.Workspace) (*cgroup.Group, error) {

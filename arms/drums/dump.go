@@ -76,24 +76,22 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 		}
 	}()
 	var c census
-	cmd, err := s.arm.command(s.ws, s.arm.tools.FD(), criuConfig{})
-	if err != nil {
-		return engine.Checkpoint{}, err
-	}
 	end := engine.StartSpan(ctx, "criu")
-	err = criu.Dump(ctx, cmd, criu.DumpOptions{
-		Pid: t.pid, ImagesDir: filepath.Join(dir, imagesDir), WorkDir: filepath.Join(dir, "criu"),
-		FileLocks: s.arm.settings.Locks != "refuse", TCPClose: p.Policy.EstablishedTCP == "close", GhostLimit: ghost,
-	}, func(ctx context.Context, n criu.Notification) error {
-		if n.Script != criu.ScriptNetworkLock { // all tasks are seized
-			return nil
-		}
-		defer engine.StartSpan(ctx, "census")()
-		t.tracer = n.CRIU
-		defer func() { t.tracer = 0 }()
-		var err error
-		c, err = s.census(ctx, ref)
-		return err
+	err = s.arm.besideCRIU(s.ws, func() error {
+		return criu.Dump(ctx, s.arm.command(s.arm.tools.FD()), criu.DumpOptions{
+			Pid: t.pid, ImagesDir: filepath.Join(dir, imagesDir), WorkDir: filepath.Join(dir, "criu"),
+			FileLocks: s.arm.settings.Locks != "refuse", TCPClose: p.Policy.EstablishedTCP == "close", GhostLimit: ghost,
+		}, func(ctx context.Context, n criu.Notification) error {
+			if n.Script != criu.ScriptNetworkLock { // all tasks are seized
+				return nil
+			}
+			defer engine.StartSpan(ctx, "census")()
+			t.tracer = n.CRIU
+			defer func() { t.tracer = 0 }()
+			var err error
+			c, err = s.census(ctx, ref)
+			return err
+		})
 	})
 	end()
 	if err != nil {

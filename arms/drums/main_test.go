@@ -13,18 +13,12 @@ import (
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/hostfacts"
 	"github.com/drumsbench/drumsbench/arms/hostview"
-	"github.com/drumsbench/drumsbench/arms/stage"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps"
 )
-
-func TestMain(m *testing.M) {
-	stage.Main() // slots and criu are started as copies of this program
-	os.Exit(m.Run())
-}
 
 func stateDir() string {
 	if s := os.Getenv("DRUMSBENCH_STATE"); s != "" {

@@ -282,6 +282,26 @@ type slot struct{ *place }
 // stopped is a restored tree that has not run yet.
 type stopped struct{ *place }
 
+// Alive implements engine.Mortal. It does not reap: Vacate does.
+func (s *slot) Alive() error {
+	t := s.now
+	if t == nil || t.pid == 0 {
+		return &engine.Error{Op: "watch " + s.name, Err: engine.ErrDead}
+	}
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_PID, t.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
+		return &engine.Error{Op: "watch " + s.name, Err: fmt.Errorf("%w: %w", engine.ErrUnknown, err)}
+	}
+	if info.Signo == 0 {
+		return nil
+	}
+	e := &engine.Error{Op: "watch " + s.name, Err: fmt.Errorf("%w: its first process has ended", engine.ErrDead)}
+	if said, err := os.ReadFile(filepath.Join(t.upper(), initLog)); err == nil && len(said) > 0 {
+		e.Err = fmt.Errorf("%w: its first process has ended: %q", engine.ErrDead, said[max(0, len(said)-300):])
+	}
+	return e
+}
+
 // Dial implements engine.Slot: the socket is made inside the slot's network namespace.
 func (s *slot) Dial(ctx context.Context, port int) (net.Conn, error) {
 	t := s.now

@@ -3,8 +3,11 @@ package drums
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 
@@ -12,29 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/overlay"
-	"github.com/drumsbench/drumsbench/arms/stage"
+	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/guest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
-
-func init() {
-	stage.Register("drums-init", runInit)
-}
-
-// slotNamespaces are the namespaces of a slot. User and cgroup namespaces are
-// the host's: CRIU restores neither without more than this arm asks of a host.
-const slotNamespaces = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
-
-// initConfig tells the slot's first process how to prepare itself.
-type initConfig struct {
-	// Join are files that a process joins its v1 limits groups through.
-	Join     []string
-	Overlay  overlay.Options
-	Hostname string
-	Exec     []string
-	Env      []string
-}
 
 // Provision implements engine.Arm.
 func (a *Arm) Provision(ctx context.Context, ws *engine.Workspace, r engine.Root, old engine.Place, p bench.ProvisionParams) (engine.Slot, error) {
@@ -83,31 +68,28 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 	if err != nil {
 		return nil, err
 	}
-	cmd, err := stage.Command("drums-init", initConfig{
-		Join:     t.limits.Dirs(),
-		Overlay:  overlay.Options{Lower: []string{p.root.Dir()}, Upper: t.upper(), Work: t.work(), Target: t.merged(), NFSExport: true},
-		Hostname: p.name,
-		Exec:     params.Guest.Server.Exec,
-		Env:      env,
-	})
-	if err != nil {
-		return nil, err
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: slotNamespaces, Setsid: true,
-		UseCgroupFD: true, CgroupFD: p.birth(t),
-	}
-	status, err := stage.AddStatus(cmd)
-	if err != nil {
-		return nil, err
-	}
 	t.procID, err = p.ws.Ledger.Intend("process", bench.Claim{Cgroup: p.group.Path(), Note: "first process of " + p.name})
 	if err != nil {
 		return nil, err
 	}
 	defer engine.StartSpan(ctx, "start")()
-	if err := cmd.Start(); err != nil {
-		status.Wait(ctx)
+	init := params.Guest.Server.Exec
+	cmd := &exec.Cmd{Path: init[0], Args: init, Env: env, SysProcAttr: &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWPID, Setsid: true,
+		UseCgroupFD: true, CgroupFD: p.birth(t),
+	}}
+	err = apart(unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS, func() error {
+		leave, err := t.limits.JoinThread()
+		if err != nil {
+			return err
+		}
+		err = prepare(overlay.Options{Lower: []string{p.root.Dir()}, Upper: t.upper(), Work: t.work(), Target: t.merged(), NFSExport: true}, p.name)
+		if err == nil {
+			err = startInside(cmd)
+		}
+		return errors.Join(err, leave())
+	})
+	if err != nil {
 		return nil, err
 	}
 	pid := cmd.Process.Pid
@@ -115,14 +97,22 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 	if err := p.settle(t, pid); err != nil {
 		return nil, err
 	}
-	if err := status.Wait(ctx); err != nil {
-		return nil, err
-	}
 	return &slot{p}, p.limited(t)
 }
 
-// limited requires that the kernel already holds the slot's first process to its bounds.
+// limited requires that the kernel already holds the slot's first process to its
+// bounds, and that it leads a session of its own namespace: CRIU cannot dump a
+// session whose leader is outside.
 func (p *place) limited(t *tenancy) error {
+	tasks, err := procfs.Tasks(t.pid)
+	if err != nil {
+		return err
+	}
+	for _, task := range tasks {
+		if task.Pid == t.pid && (task.Inner != 1 || task.Session != 1 || task.Group != 1) {
+			return &engine.Error{Op: "start " + p.name, Err: fmt.Errorf("pid %d, session %d, group %d inside, want 1, 1 and 1", task.Inner, task.Session, task.Group)}
+		}
+	}
 	r := t.limits.Read([]int{t.pid})
 	got, ok := r.Get()
 	if !ok {
@@ -143,58 +133,71 @@ func guestEnv(g bench.Guest) ([]string, error) {
 	return []string{guest.ConfigVariable + "=" + string(b), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + string(g.Home), "LANG=C.UTF-8"}, nil
 }
 
-// runInit is pid 1 of the slot until it becomes the image's program.
-func runInit(c initConfig) error {
-	if err := join(c.Join); err != nil {
+// apart runs fn on an OS thread with a mount namespace of its own, and whatever
+// else flags say, which ends with it. What fn starts inherits the thread's
+// namespaces, root and v1 cgroups: it is prepared before it exists, and no copy
+// of this program has to run in its place.
+func apart(flags int, fn func() error) error {
+	return procfs.OnThread(func() error {
+		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS | flags); err != nil {
+			return fmt.Errorf("unshare namespaces: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("make mounts private: %w", err)
+		}
+		// Descriptors that we inherited ourselves must not reach a slot or criu; Go's own never do.
+		if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+			return fmt.Errorf("close inherited descriptors: %w", err)
+		}
+		return fn()
+	})
+}
+
+// prepare makes the calling thread's namespaces the slot's, all but proc, which
+// only a process of the slot's pid namespace can mount: guestd does.
+func prepare(o overlay.Options, hostname string) error {
+	if err := overlay.Mount(o); err != nil {
 		return err
 	}
-	if os.Getpid() != 1 {
-		return fmt.Errorf("pid %d, want 1", os.Getpid())
-	}
-	if sid, err := unix.Getsid(0); err != nil || sid != 1 || unix.Getpgrp() != 1 {
-		return fmt.Errorf("session %d, group %d, want 1 and 1: %v", sid, unix.Getpgrp(), err)
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
-	}
-	if err := overlay.Mount(c.Overlay); err != nil {
+	if err := mountSystem(o.Target); err != nil {
 		return err
 	}
-	if err := mountSystem(c.Overlay.Target); err != nil {
-		return err
-	}
-	if err := pivot(c.Overlay.Target); err != nil {
+	if err := pivot(o.Target); err != nil {
 		return err
 	}
 	if err := loopbackUp(); err != nil {
 		return err
 	}
-	if err := unix.Sethostname([]byte(c.Hostname)); err != nil {
+	if err := unix.Sethostname([]byte(hostname)); err != nil {
 		return fmt.Errorf("set host name: %w", err)
 	}
-	if err := nullStdio(); err != nil {
-		return err
-	}
-	if err := stage.CloseOnExec(3); err != nil {
-		return err
-	}
-	if err := unix.Exec(c.Exec[0], c.Exec, c.Env); err != nil {
-		return fmt.Errorf("exec %s: %w", c.Exec[0], err)
-	}
 	return nil
 }
 
-func join(files []string) error {
-	for _, f := range files {
-		// "0" is the writer, whatever pid namespace it is in (cgroup-v1/cgroups.rst).
-		if err := os.WriteFile(f, []byte("0"), 0); err != nil {
-			return fmt.Errorf("join limits group: %w", err)
-		}
+// initLog is where the first process's standard error goes, in the slot.
+const initLog = guest.LogDir + "/init.log"
+
+// startInside starts the slot's first process with 0, 1 and 2 opened inside the
+// slot: a descriptor of the host's would tie the tree to it.
+func startInside(cmd *exec.Cmd) error {
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return err
 	}
-	return nil
+	defer null.Close()
+	if err := os.MkdirAll(guest.LogDir, 0o755); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(initLog, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, null, log
+	return cmd.Start()
 }
 
-// mountSystem gives the slot its own proc, sysfs, dev and devpts: never a bind
+// mountSystem gives the slot its own sysfs, dev and devpts: never a bind
 // of the host's, which CRIU cannot carry and which would show the host.
 func mountSystem(root string) error {
 	const hardened = unix.MS_NOSUID | unix.MS_NOEXEC
@@ -203,7 +206,6 @@ func mountSystem(root string) error {
 		flags      uintptr
 		data       string
 	}{
-		{"proc", "proc", hardened | unix.MS_NODEV, ""},
 		{"sys", "sysfs", hardened | unix.MS_NODEV | unix.MS_RDONLY, ""},
 		{"dev", "tmpfs", hardened, "mode=755,size=1m"},
 		{"dev/pts", "devpts", hardened, "newinstance,ptmxmode=0666,mode=620,gid=5"},
@@ -268,23 +270,6 @@ func loopbackUp() error {
 	}
 	if err := h.LinkSetUp(lo); err != nil {
 		return fmt.Errorf("bring lo up: %w", err)
-	}
-	return nil
-}
-
-// nullStdio opens 0, 1 and 2 inside the slot: a descriptor of the host's would tie the tree to it.
-func nullStdio() error {
-	fd, err := unix.Open("/dev/null", unix.O_RDWR, 0)
-	if err != nil {
-		return fmt.Errorf("open /dev/null: %w", err)
-	}
-	for i := range 3 {
-		if fd == i {
-			continue
-		}
-		if err := unix.Dup3(fd, i, 0); err != nil {
-			return fmt.Errorf("set descriptor %d: %w", i, err)
-		}
 	}
 	return nil
 }

@@ -17,14 +17,9 @@ import (
 	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/procfs"
-	"github.com/drumsbench/drumsbench/arms/stage"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
-
-func init() {
-	stage.Register("drums-criu", runCRIU)
-}
 
 // undoTime bounds what is done after a failure or a cancellation.
 const undoTime = 30 * time.Second
@@ -32,58 +27,30 @@ const undoTime = 30 * time.Second
 // compatible are the facts that a checkpoint is of.
 var compatible = []string{"kernel-release", "machine", "cpu-features", "criu.version", "criu.sha256"}
 
-// criuConfig tells a criu process how to prepare itself.
-type criuConfig struct {
-	Join []string
-	// Overlay is mounted in criu's own mount namespace; nil for a dump.
-	Overlay *overlay.Options
-	CopyUp  []string
-	// Kdat is criu's cached probe of the kernel; criu takes it from a tmpfs at /run only.
-	Kdat string
-	Tool string
-}
-
-// runCRIU prepares a private mount namespace and becomes criu.
-func runCRIU(c criuConfig) error {
-	if err := join(c.Join); err != nil {
+// besideCRIU runs fn where criu finds what it needs: a mount namespace with a
+// private /run that holds what it learnt of the kernel before. criu caches that
+// only on a tmpfs.
+func (a *Arm) besideCRIU(ws *engine.Workspace, fn func() error) error {
+	kdat, err := a.tool.Kdat(kdatDir(ws.State))
+	if err != nil {
 		return err
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
-	}
-	if c.Overlay != nil {
-		if err := overlay.Mount(*c.Overlay); err != nil {
+	return apart(0, func() error {
+		if err := criu.MountRun("/run"); err != nil {
 			return err
 		}
-		if err := overlay.CopyUp(c.Overlay.Target, c.Overlay.Upper, c.CopyUp); err != nil {
+		if err := kdat.Prefill("/run"); err != nil {
 			return err
 		}
-	}
-	if err := criu.MountRun("/run"); err != nil {
-		return err
-	}
-	if err := (criu.Kdat{File: c.Kdat}).Prefill("/run"); err != nil {
-		return err
-	}
-	if err := stage.CloseOnExec(criu.SocketFD + 1); err != nil {
-		return err
-	}
-	return unix.Exec(c.Tool, append([]string{c.Tool}, criu.Args()...), criu.Env())
+		return fn()
+	})
 }
 
-// command returns the command that becomes criu, in group.
-func (a *Arm) command(ws *engine.Workspace, groupFD int, c criuConfig) (*exec.Cmd, error) {
-	kdat, err := a.tool.Kdat(filepath.Join(ws.State, "cache"))
-	if err != nil {
-		return nil, err
-	}
-	c.Kdat, c.Tool = kdat.File, a.tool.Path
-	cmd, err := stage.Command("drums-criu", c)
-	if err != nil {
-		return nil, err
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, UseCgroupFD: true, CgroupFD: groupFD}
-	return cmd, nil
+// command is criu, born in a cgroup.
+func (a *Arm) command(groupFD int) *exec.Cmd {
+	cmd := a.tool.Command()
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: groupFD}
+	return cmd
 }
 
 // Restore implements engine.Arm.
@@ -129,7 +96,7 @@ func (a *Arm) usable(ctx context.Context, r *root, cp engine.Checkpoint) error {
 }
 
 func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.RestoreParams) (*stopped, error) {
-	end := engine.StartSpan(ctx, "layer")
+	end := engine.StartSpan(ctx, "place")
 	t, err := p.move(params.Resources)
 	end()
 	if err != nil {
@@ -143,15 +110,6 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 	}
 	lower = append(lower, p.root.Dir())
 
-	images := filepath.Join(cp.Dir, imagesDir)
-	cmd, err := p.arm.command(p.ws, p.birth(t), criuConfig{
-		Join:    t.limits.Dirs(),
-		Overlay: &overlay.Options{Lower: lower, Upper: t.upper(), Work: t.work(), Target: t.merged(), NFSExport: true},
-		CopyUp:  cp.Handle.CopyUp,
-	})
-	if err != nil {
-		return nil, err
-	}
 	work := filepath.Join(t.dir, "criu")
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return nil, err
@@ -160,12 +118,30 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 	if err != nil {
 		return nil, err
 	}
-	end = engine.StartSpan(ctx, "criu")
-	pid, err := criu.Restore(ctx, cmd, criu.RestoreOptions{
-		ImagesDir: images, WorkDir: work, Root: t.merged(), Sibling: true, LeaveStopped: true,
-		FileLocks: p.arm.settings.Locks != "refuse", TCPClose: t.policy.EstablishedTCP == "close",
-	}, nil)
-	end()
+	images := filepath.Join(cp.Dir, imagesDir)
+	pid := 0
+	err = p.arm.besideCRIU(p.ws, func() error {
+		end := engine.StartSpan(ctx, "layer")
+		err := overlay.Mount(overlay.Options{Lower: lower, Upper: t.upper(), Work: t.work(), Target: t.merged(), NFSExport: true})
+		if err == nil {
+			err = overlay.CopyUp(t.merged(), t.upper(), cp.Handle.CopyUp)
+		}
+		end()
+		if err != nil {
+			return err
+		}
+		defer engine.StartSpan(ctx, "criu")()
+		leave, err := t.limits.JoinThread()
+		if err != nil {
+			return err
+		}
+		pid, err = criu.Restore(ctx, p.arm.command(p.birth(t)), criu.RestoreOptions{
+			ImagesDir: images, WorkDir: work, Root: t.merged(), Sibling: true, LeaveStopped: true,
+			FileLocks: p.arm.settings.Locks != "refuse", TCPClose: t.policy.EstablishedTCP == "close",
+			Started: leave,
+		}, nil)
+		return errors.Join(err, leave())
+	})
 	if err != nil {
 		return nil, p.keepLog(work, err)
 	}

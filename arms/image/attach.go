@@ -52,6 +52,8 @@ type Mounted struct {
 	facts   []bench.Fact
 	ledger  engine.Ledger
 	hashes  hashes
+	// claim is what the run's things are called by: drums-ID.
+	claim string
 
 	mu   sync.Mutex
 	held []held
@@ -90,7 +92,7 @@ func (m *Mounted) own(kind string, claim bench.Claim, make func() (bench.Identit
 // the partition or its file system is not there, the method is not available here.
 func Attach(ctx context.Context, ws *engine.Workspace, o AttachOptions) (_ *Mounted, err error) {
 	const op = "attach image"
-	m := &Mounted{options: o, ledger: ws.Ledger, hashes: hashes{filepath.Join(o.CacheDir, "digests")}}
+	m := &Mounted{options: o, ledger: ws.Ledger, claim: "drums-" + ws.ID, hashes: hashes{filepath.Join(o.CacheDir, "digests")}}
 	var attach func(context.Context, *os.File, string) (device, error)
 	switch o.Method {
 	case MethodRaw:

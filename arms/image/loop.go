@@ -17,7 +17,9 @@ import (
 
 // attachLoop shows the bytes from offset on (size of them, 0 for all) of backing
 // as a read-only block device. The kernel detaches it when its last user is
-// gone: the descriptor in the device returned, then the mount.
+// gone: the descriptor in the device returned, then the mount. The kernel keeps
+// the run's claim as the device's name, by which sweep knows it: other runs show
+// the same file.
 func (m *Mounted) attachLoop(ctx context.Context, backing *os.File, offset, size int64) (device, error) {
 	const op = "attach loop device"
 	var loop *os.File
@@ -26,14 +28,14 @@ func (m *Mounted) attachLoop(ctx context.Context, backing *os.File, offset, size
 		return device{}, &engine.Error{Op: op, Err: err}
 	}
 	identity := identify(stat)
-	err = m.own("loop", bench.Claim{Backing: backing.Name()}, func() (bench.Identity, error) {
+	err = m.own("loop", bench.Claim{Path: m.claim, Backing: backing.Name()}, func() (bench.Identity, error) {
 		control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 		if err != nil {
 			return bench.Identity{}, refuse(op, "load the loop module, and give a container the device", "no loop devices here: %v", err)
 		}
 		defer control.Close()
 		err = poll(ctx, op, func() (bool, error) {
-			loop, err = configureFree(control, backing, offset, size)
+			loop, err = configureFree(control, backing, m.claim, offset, size)
 			return loop != nil, err
 		})
 		if err != nil {
@@ -44,7 +46,8 @@ func (m *Mounted) attachLoop(ctx context.Context, backing *os.File, offset, size
 			return bench.Identity{}, &engine.Error{Op: op, Err: err}
 		}
 		if status.Flags&unix.LO_FLAGS_READ_ONLY == 0 || status.Flags&unix.LO_FLAGS_AUTOCLEAR == 0 ||
-			status.Inode != identity.Ino || status.Offset != uint64(offset) || status.Sizelimit != uint64(size) {
+			status.Inode != identity.Ino || status.Offset != uint64(offset) || status.Sizelimit != uint64(size) ||
+			unix.ByteSliceToString(status.File_name[:]) != m.claim {
 			return bench.Identity{}, &engine.Error{Op: op, Err: fmt.Errorf("%s is not as requested: %+v", loop.Name(), *status)}
 		}
 		bound := identity.ledger()
@@ -64,7 +67,7 @@ func (m *Mounted) attachLoop(ctx context.Context, backing *os.File, offset, size
 }
 
 // configureFree asks for a free loop device and takes it; nil if somebody else was faster.
-func configureFree(control, backing *os.File, offset, size int64) (*os.File, error) {
+func configureFree(control, backing *os.File, name string, offset, size int64) (*os.File, error) {
 	const op = "attach loop device"
 	number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
@@ -85,7 +88,7 @@ func configureFree(control, backing *os.File, offset, size int64) (*os.File, err
 		Offset: uint64(offset), Sizelimit: uint64(size),
 		Flags: unix.LO_FLAGS_READ_ONLY | unix.LO_FLAGS_AUTOCLEAR,
 	}}
-	copy(config.Info.File_name[:len(config.Info.File_name)-1], backing.Name())
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], name)
 	if err := unix.IoctlLoopConfigure(int(loop.Fd()), &config); err != nil {
 		loop.Close()
 		if errors.Is(err, unix.EBUSY) {

@@ -38,7 +38,7 @@ func BenchmarkReset(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	kdat, err := tool.Kdat(filepath.Join(state, "cache"))
+	kdat, err := tool.Kdat(filepath.Join(state, "cache", "criu"))
 	if err != nil {
 		b.Fatal(err)
 	}

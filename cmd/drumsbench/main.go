@@ -16,7 +16,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/drumsbench/drumsbench/arms/stage"
 	"github.com/drumsbench/drumsbench/engine"
 )
 
@@ -64,7 +63,6 @@ Exit codes, the same for every command:
 func init() { runtime.LockOSThread() }
 
 func main() {
-	stage.Main() // a copy of this program that prepares a slot or criu does not come back
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

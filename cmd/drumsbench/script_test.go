@@ -18,8 +18,9 @@ var update = flag.Bool("update", false, "write what the scripts compare with ane
 // TestMain lets the test binary be drumsbench itself: the scripts drive the real main.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"drumsbench": main,
-		"waiter":     waiter,
+		"drumsbench":       main,
+		"drumsbench-crash": crasher,
+		"waiter":           waiter,
 	})
 }
 

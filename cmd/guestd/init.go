@@ -70,6 +70,13 @@ func checkPlace() error {
 	if pid := os.Getpid(); pid != 1 {
 		return fmt.Errorf("init must be the first process of a pid namespace, this is pid %d", pid)
 	}
+	// Only a process of the pid namespace can mount its proc. A runtime that has
+	// done so is left alone; where nothing is mounted, this is init's to do.
+	if _, err := os.Lstat("/proc/self"); errors.Is(err, os.ErrNotExist) {
+		if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+			return fmt.Errorf("mount /proc: %w", err)
+		}
+	}
 	if link, err := os.Readlink("/proc/self"); err != nil || link != "1" {
 		return fmt.Errorf("/proc is not that of this pid namespace: /proc/self is %q (%v)", link, err)
 	}

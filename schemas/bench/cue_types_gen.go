@@ -829,6 +829,32 @@ type HostFacts struct {
 	ApiVersion APIVersion `json:"apiVersion"`
 
 	Facts []Fact `json:"facts"`
+
+	// What a doctor says of the host, for each arm that it was asked about. A run records none.
+	Arms []ArmHealth `json:"arms,omitempty"`
+}
+
+// ArmHealth says whether an arm can run on a host.
+type ArmHealth struct {
+	Arm string `json:"arm"`
+
+	// ok: it can. lack: something that it needs is missing. unknown: something that it needs could not be learnt.
+	Verdict string `json:"verdict"`
+
+	Findings []HostFinding `json:"findings"`
+}
+
+// HostFinding is one thing that was looked at. A warning keeps no arm from running.
+type HostFinding struct {
+	// What was looked at: a capability, a tool, a device.
+	Subject Name `json:"subject"`
+
+	Severity string `json:"severity"`
+
+	Text string `json:"text"`
+
+	// What to do; absent only where it is ok.
+	Remedy string `json:"remedy,omitempty"`
 }
 
 // Clocks of a reset, in nanoseconds from its start.
