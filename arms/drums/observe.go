@@ -104,7 +104,12 @@ func sharedMounts(pid int) ([]bench.Finding, error) {
 	for _, m := range host {
 		of[device{m.Major, m.Minor}] = m.Mountpoint
 	}
-	slot, err := mountinfo.PidMountInfo(pid)
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	slot, err := mountinfo.GetMountsFromReader(f, nil)
 	if err != nil {
 		return nil, err
 	}

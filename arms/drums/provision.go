@@ -26,6 +26,9 @@ func (a *Arm) Provision(ctx context.Context, ws *engine.Workspace, r engine.Root
 	if p.Network != "none" {
 		return nil, &engine.Error{Op: "provision " + string(p.Slot), Err: fmt.Errorf("%w: the drums arm has no network %q", engine.ErrRefused, p.Network), Hint: `set network to "none"`}
 	}
+	if err := ctx.Err(); err != nil { // nothing below waits, so nothing else would notice
+		return nil, &engine.Error{Op: "provision " + string(p.Slot), Err: err}
+	}
 	pl, err := a.takePlace(ctx, ws, r, old, string(p.Slot))
 	if err != nil {
 		return nil, err

@@ -177,17 +177,16 @@ type liveView struct {
 	stop  chan struct{}
 	ended sync.WaitGroup
 
-	mu      sync.Mutex
-	start   time.Time
-	done    int
-	total   int
-	active  []running
-	counts  map[bench.Verdict]int
-	scroll  strings.Builder // to be printed above with the next drawing
-	drawn   int             // lines at the bottom that the next drawing replaces
-	window  string
-	changed bool
-	closed  bool
+	mu     sync.Mutex
+	start  time.Time
+	done   int
+	total  int
+	active []running
+	counts map[bench.Verdict]int
+	scroll strings.Builder // to be printed above with the next drawing
+	drawn  int             // lines at the bottom that the next drawing replaces
+	window string
+	closed bool
 }
 
 type running struct {
