@@ -96,7 +96,7 @@ func (c runCmd) Run(ctx context.Context, g *globals) error {
 			}
 		}
 	}
-	if err := printRuns(g, dirs, records); err != nil {
+	if err := printRuns(g, dirs, records, true); err != nil {
 		return err
 	}
 	return exitCode(worstExit(records))

@@ -20,7 +20,8 @@ import (
 )
 
 type showCmd struct {
-	Runs []string `arg:"" name:"run" type:"path" help:"Run directories, or folders of them."`
+	Brief bool     `help:"The table alone, without the reasons of runs that did not pass."`
+	Runs  []string `arg:"" name:"run" type:"path" help:"Run directories, or folders of them."`
 }
 
 // Help teaches the command.
@@ -59,7 +60,7 @@ func (c showCmd) Run(_ context.Context, g *globals) error {
 			dirs, records = append(dirs, dir), append(records, r)
 		}
 	}
-	return printRuns(g, dirs, records)
+	return printRuns(g, dirs, records, !c.Brief)
 }
 
 func readRecord(dir string) (r bench.Record, err error) {
@@ -76,13 +77,13 @@ func readRecord(dir string) (r bench.Record, err error) {
 
 // printRuns prints what the records say: for people a table and, beneath it, why
 // a run did not pass; for programs the records.
-func printRuns(g *globals, dirs []string, records []bench.Record) error {
+func printRuns(g *globals, dirs []string, records []bench.Record, reasons bool) error {
 	if g.json() {
 		return printJSON(g.Stdout, records)
 	}
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RUN\tARM\tRESET\tLOCKS\tVERDICT\tGATES\tROLLOUTS\tSCORE\tRESTORED OR COLD\tREADY\tUSABLE\tREPAIR")
+	fmt.Fprintln(t, "RUN\tARM\tRESET\tLOCKS\tVERDICT\tGATES\tROLLOUTS\tSCORE\tRETURNED\tREADY\tUSABLE\tREPAIR")
 	for _, r := range records {
 		s := summarize(r)
 		locks := r.Settings["locks"]
@@ -92,9 +93,9 @@ func printRuns(g *globals, dirs []string, records []bench.Record) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Run, r.Arm, r.Reset, locks, r.Verdict, s.gates, s.rollouts, s.score, s.mechanism, s.ready, s.usable, s.repair)
 	}
 	t.Flush()
-	b.WriteString("times are p50/p95 in ms from the start of a reset: mechanism returned, readiness rule held, reseeded and gated\n")
+	b.WriteString("times are p50/p95 in ms from the start of a reset: RETURNED the mechanism returned, READY the readiness rule held, USABLE reseeded and gated; REPAIR is the part of it that put locks back\n")
 	for i, r := range records {
-		if r.Verdict != engine.RunPassed {
+		if reasons && r.Verdict != engine.RunPassed {
 			writeReasons(&b, r)
 		}
 		fmt.Fprintf(&b, "record  %s\n", filepath.Join(dirs[i], record.RecordFile))
@@ -187,7 +188,7 @@ func writeReasons(b *strings.Builder, r bench.Record) {
 		if s.Verdict == engine.Pass || s.Verdict == engine.NotRun {
 			continue
 		}
-		said := false
+		said, hint := false, ""
 		for _, f := range s.Findings {
 			if f.Verdict == engine.Pass {
 				continue
@@ -201,8 +202,9 @@ func writeReasons(b *strings.Builder, r bench.Record) {
 				fmt.Fprintf(b, " (want %s, have %s)", clip(f.Want), clip(f.Have))
 			}
 			b.WriteString("\n")
-			if f.Hint != "" {
-				fmt.Fprintf(b, "    hint: %s\n", f.Hint)
+			if f.Hint != hint { // not after each of ten locks
+				hint = f.Hint
+				fmt.Fprintf(b, "    hint: %s\n", hint)
 			}
 		}
 		if s.Error != nil && !said {
