@@ -96,8 +96,8 @@ func (w *wiring) readiness(at At, slot engine.Promise[engine.Slot], after ...eng
 		services = append(services, string(s.Name))
 	}
 	r := w.m.Readiness
-	r.Probes = nonNil(r.Probes)
-	return Readiness(w.b, at.step("readiness"), slot, bench.ReadinessParams{Port: w.port(), Readiness: r, Services: services}, after...)
+	r.Probes, r.Windows = nonNil(r.Probes), nonNil(r.Windows)
+	return Readiness(w.b, at.step("readiness"), slot, bench.ReadinessParams{Port: w.port(), Readiness: r, Services: services, Display: w.m.Guest.Display}, after...)
 }
 
 func (w *wiring) restore() {
@@ -165,7 +165,7 @@ func (w *wiring) rollouts(
 		slot, planted, gates := start(at, k)
 		at.Window = ""
 		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.evaluate("before"), append(gates, engine.After(planted))...)
-		acted := Act(w.b, at.step("act"), slot, w.act(), engine.After(before))
+		acted := Act(w.b, at.step("act"), slot, w.act(i), engine.After(before))
 		after := Evaluate(w.b, at.step("evaluate-after"), slot, w.evaluate("after"), engine.After(acted))
 		canary := GateCanary(w.b, at.step("gate-canary"), slot, planted, bench.GateParams{Gate: gate.Canary, Port: w.port(), Canary: &w.m.Canary}, engine.After(after))
 		w.last[k] = engine.AsPlace(slot)
@@ -181,8 +181,8 @@ func (w *wiring) policyOf() bench.Policy {
 	return bench.Policy{Oracle: &bench.OraclePolicy{}}
 }
 
-func (w *wiring) act() bench.ActParams {
-	p := bench.ActParams{Port: w.port(), Policy: w.policyOf(), Commands: []bench.Command{}}
+func (w *wiring) act(rollout int64) bench.ActParams {
+	p := bench.ActParams{Port: w.port(), Policy: w.policyOf(), Commands: []bench.Command{}, Instruction: w.m.Task.Instruction, Seed: w.m.Experiment.Seed + rollout}
 	if p.Policy.Oracle != nil {
 		p.Commands = nonNil(w.m.Task.Oracle)
 	}

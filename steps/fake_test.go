@@ -37,7 +37,7 @@ func workload() bench.Manifest {
 			Oracle: []bench.Command{exec("mv", "/root/Desktop/todo", "/root/Desktop/done")}},
 		Checker:    bench.Checker{Exec: []string{"test", "-d", "/root/Desktop/done"}, Timeout: "5s"},
 		Canary:     bench.Canary{File: "/root/.canary"},
-		Readiness:  bench.Readiness{Server: true, Probes: []bench.Command{exec("true")}, Period: "10ms", Deadline: "10s"},
+		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{exec("true")}, Period: "10ms", Deadline: "10s"},
 		Arms:       bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}},
 		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 2, Slots: 1},
 	}

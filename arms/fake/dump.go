@@ -83,20 +83,15 @@ func (s *slot) dump(ctx context.Context, t *tenancy, p bench.DumpParams, ref eng
 		defer t.mu.Unlock()
 		t.since = time.Now()
 	}
-	dir := filepath.Join(s.ws.Run, "checkpoints", s.name)
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+	// Made in the scratch directory and moved once it is sealed: what is not a whole
+	// checkpoint never looks like one, and sweep knows whose it is.
+	owned, err := ownDirectory(s.ws, filepath.Join(s.ws.Work, s.name+".checkpoint"))
+	defer func() { err = errors.Join(err, owned.remove()) }()
+	if err != nil {
 		thaw()
 		return cp, err
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		thaw()
-		return cp, err // not ours to remove
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.RemoveAll(dir))
-		}
-	}()
+	dir := owned.path
 	if err := write(filepath.Join(dir, memoryFile), c.memory); err != nil {
 		thaw()
 		return cp, err
@@ -120,7 +115,14 @@ func (s *slot) dump(ctx context.Context, t *tenancy, p bench.DumpParams, ref eng
 	if err := errors.Join(write(filepath.Join(dir, layerFile), c.layer), write(filepath.Join(dir, stateFile), c.state)); err != nil {
 		return cp, err
 	}
-	return s.seal(ctx, t, dir, p, c, ref)
+	if cp, err = s.seal(ctx, t, dir, p, c, ref); err != nil {
+		return cp, err
+	}
+	cp.Dir = filepath.Join(s.ws.Run, "checkpoints", s.name)
+	if err := os.MkdirAll(filepath.Dir(cp.Dir), 0o755); err != nil {
+		return cp, err
+	}
+	return cp, os.Rename(dir, cp.Dir)
 }
 
 // freeze stops the world's clock and takes the census.

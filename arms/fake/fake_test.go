@@ -32,7 +32,7 @@ func manifest(t *testing.T) (m bench.Manifest, state string) {
 			Server:   bench.Server{Port: 5000, Sha256: ServerSHA256(), Exec: []string{serverPath, "init"}}},
 		Resources: bench.Resources{Vcpus: 2, Memory: "256MiB", Swap: "0", Pids: 64},
 		Canary:    bench.Canary{File: "/root/.canary"},
-		Readiness: bench.Readiness{Server: true, Probes: []bench.Command{}, Period: "1ms", Deadline: "10s"},
+		Readiness: bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{}, Period: "1ms", Deadline: "10s"},
 	}, state
 }
 

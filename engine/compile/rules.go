@@ -20,6 +20,7 @@ import (
 //	policy                exactly one field
 //	arms                  at least one
 //	policy oracle         task.oracle has a command: it is the positive control
+//	readiness.screen      only with guest.display; so do readiness.windows
 //	services              names differ, and no two wait for the same path
 //	checker               success and failure have different exit codes
 //	experiment.reset      no mode twice
@@ -28,7 +29,7 @@ import (
 func manifestRules(m bench.Manifest) Problems {
 	var r rules
 	if m.Policy != nil {
-		r.exactlyOne("policy", map[string]bool{"oracle": m.Policy.Oracle != nil, "none": m.Policy.None != nil}, "oracle", "none")
+		r.exactlyOne("policy", map[string]bool{"oracle": m.Policy.Oracle != nil, "none": m.Policy.None != nil, "host": m.Policy.Host != nil}, "oracle", "none", "host")
 		if m.Policy.Oracle != nil && len(m.Task.Oracle) == 0 {
 			r.add("task", "no oracle commands, and the policy is oracle",
 				"oracle: [{exec: [...]}] solves the task; or set policy: none: {} for the negative control")
@@ -36,6 +37,10 @@ func manifestRules(m bench.Manifest) Problems {
 	}
 	if m.Arms.Drums == nil && m.Arms.Fake == nil {
 		r.add("arms", "no arm", "name at least one: arms: drums: {}")
+	}
+
+	if (m.Readiness.Screen || len(m.Readiness.Windows) > 0) && m.Guest.Display == nil {
+		r.add("readiness", "asks for a screen or a window, and the guest has no display", "set guest: display: {width: 1280, height: 800}")
 	}
 
 	names, ready := map[bench.Name]int{}, map[bench.GuestPath]int{}

@@ -171,7 +171,7 @@ func (d *Dir) write(definition, name string, v any) (bench.SHA256, error) {
 }
 
 func (d *Dir) put(name string, data []byte) error {
-	if err := renameio.WriteFile(filepath.Join(d.Path, name), data, 0o644); err != nil {
+	if err := renameio.WriteFile(filepath.Join(d.Path, name), data, 0o644, renameio.WithTempDir(d.Path)); err != nil {
 		return &engine.Error{Op: "write " + name, Err: err}
 	}
 	return nil

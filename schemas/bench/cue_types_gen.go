@@ -233,11 +233,23 @@ type Guest struct {
 	// That user's home.
 	Home string `json:"home"`
 
+	// The screen; absent where the guest has none. guestd reaches it as DISPLAY :0.
+	Display *Display `json:"display,omitempty"`
+
 	// Programs that guestd starts, in this order, and keeps watch over. One that ends makes the slot failed.
 	Services []Service `json:"services"`
 
 	// The guest server.
 	Server Server `json:"server"`
+}
+
+// Display is the geometry of the screen, in pixels and bits a pixel.
+type Display struct {
+	Width int64 `json:"width"`
+
+	Height int64 `json:"height"`
+
+	Depth int64 `json:"depth"`
 }
 
 // Service is one long-running program of the guest.
@@ -295,6 +307,8 @@ type ReadinessParams struct {
 	Readiness Readiness `json:"readiness"`
 
 	Services []string `json:"services"`
+
+	Display *Display `json:"display,omitempty"`
 }
 
 // Readiness is polled; each poll is counted.
@@ -302,12 +316,23 @@ type Readiness struct {
 	// The guest server answers and every service lives.
 	Server bool `json:"server"`
 
+	// Whether the screen must be painted: colours, lit part, no colour that is nearly all, texture, two equal frames, a window manager and a mapped window.
+	Screen bool `json:"screen"`
+
+	// Windows that must be mapped, each by its class.
+	Windows []Window `json:"windows"`
+
 	// Commands that must end as they say.
 	Probes []Command `json:"probes"`
 
 	Period string `json:"period"`
 
 	Deadline string `json:"deadline"`
+}
+
+type Window struct {
+	// Window names a window that must be there: WM_CLASS, either part.
+	Class string `json:"class"`
 }
 
 // Command is one program run in the guest by its server.
@@ -387,6 +412,10 @@ type ActParams struct {
 	Policy Policy `json:"policy"`
 
 	Commands []Command `json:"commands"`
+
+	Instruction string `json:"instruction,omitempty"`
+
+	Seed int64 `json:"seed"`
 }
 
 // Policy names who acts in a rollout. Exactly one field.
@@ -396,12 +425,28 @@ type Policy struct {
 
 	// Nobody: the negative control.
 	None *NonePolicy `json:"none,omitempty"`
+
+	// A program on the host.
+	Host *HostPolicy `json:"host,omitempty"`
 }
 
 type OraclePolicy struct {
 }
 
 type NonePolicy struct {
+}
+
+// HostPolicy is an external agent: a program on the host that gets the slot's base
+// URL, the instruction, the seed and its deadline, and acts as it likes.
+type HostPolicy struct {
+	// The program and its arguments; the program is a file beside the manifest, or absolute.
+	Exec []string `json:"exec"`
+
+	// Digest of the program's file.
+	Sha256 SHA256 `json:"sha256"`
+
+	// How long it may take; its whole process tree is ended then.
+	Timeout string `json:"timeout"`
 }
 
 type EvaluateParams struct {
@@ -582,6 +627,9 @@ type Experiment struct {
 	// Rollouts before those, marked and left out of every number.
 	Warmup int64 `json:"warmup"`
 
+	// Seed that a policy gets; rollout i gets seed plus i.
+	Seed int64 `json:"seed"`
+
 	// Slots at the same time, siblings of one checkpoint.
 	Slots int64 `json:"slots"`
 }
@@ -617,9 +665,6 @@ type StateManifest struct {
 
 	Exclude []string `json:"exclude"`
 }
-
-// Reset is how a slot gets back to its start.
-type Reset string
 
 // Verdict of a gate, a step or a run's check. not_applicable only where the arm declares that it lacks the thing.
 type Verdict string
@@ -962,3 +1007,6 @@ type EngineVersion struct {
 
 	Schema APIVersion `json:"schema"`
 }
+
+// Reset is how a slot gets back to its start.
+type Reset string
