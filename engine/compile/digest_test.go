@@ -38,7 +38,7 @@ func full() bench.Manifest {
 		},
 		Resources:  bench.Resources{Vcpus: 1, Memory: "1GiB", Swap: "0", Pids: 1},
 		Task:       bench.Task{Id: "t", Instruction: "do", Setup: []bench.Command{command}, Oracle: []bench.Command{command}},
-		Policy:     &bench.Policy{Oracle: &bench.OraclePolicy{}, Host: &bench.HostPolicy{Exec: []string{"a"}, Sha256: zeros, Timeout: "1s"}},
+		Policy:     &bench.Policy{Oracle: &bench.OraclePolicy{}},
 		Checker:    bench.Checker{Exec: []string{"/bin/c"}, Timeout: "1s"},
 		Canary:     bench.Canary{File: "/c"},
 		State:      &bench.State{Exclude: []bench.GuestPath{"/tmp"}},
@@ -99,7 +99,13 @@ func changeEach(t *testing.T, typ reflect.Type, get func(reflect.Value) reflect.
 			})
 			return
 		}
-		changeEach(t, typ.Elem(), func(v reflect.Value) reflect.Value { return get(v).Elem() }, path, do)
+		changeEach(t, typ.Elem(), func(v reflect.Value) reflect.Value {
+			p := get(v)
+			if p.IsNil() {
+				p.Set(reflect.New(typ.Elem()))
+			}
+			return p.Elem()
+		}, path, do)
 	case reflect.Slice:
 		change(func(v reflect.Value) { v.Set(reflect.Append(v, reflect.New(typ.Elem()).Elem())) })
 		if typ.Elem().Kind() == reflect.Struct {
