@@ -76,6 +76,33 @@ type Mortal interface {
 	Alive() error
 }
 
+// Adopter is an optional interface of an Arm: its slots outlive the process that
+// made them, and another process can take them over.
+type Adopter interface {
+	// Adopt finds image and place of a handle on the host, each thing by the
+	// identity that the ledger has, never by a name alone. It makes nothing. The
+	// place is a Slot where the handle says that it runs, also if its first process
+	// has ended since (Mortal says so), a Stopped where it was restored and not
+	// resumed. ErrRefused, with what is not as it was. The root cannot be released:
+	// sweep takes away what a ledger owns.
+	Adopt(ctx context.Context, ws *Workspace, p bench.AdoptParams) (Root, Place, error)
+}
+
+// Lasting is an optional interface of a Place of an Adopter.
+type Lasting interface {
+	// Handle says where the place is, for Adopt.
+	Handle() (bench.PlaceHandle, error)
+}
+
+// CheckpointOpener is an optional interface of an Arm: it restores checkpoints
+// that another run sealed.
+type CheckpointOpener interface {
+	// OpenCheckpoint reads the checkpoint in dir and requires all that Restore
+	// does: that it is whole and of this arm, image, host and program. ErrRefused
+	// with a finding for each reason.
+	OpenCheckpoint(ctx context.Context, root Root, dir string) (Checkpoint, error)
+}
+
 // Stopped is a restored slot that has not run an instruction of the guest yet.
 type Stopped interface {
 	Place

@@ -10,6 +10,14 @@ import (
 // handle, how the network comes back; its value is the evidence.
 const NetworkPreserved = "network-preserved"
 
+// Facts of a checkpoint's handle by which a later run knows whether it can use it.
+const (
+	// EngineDigest is the SHA-256 of the program that sealed it.
+	EngineDigest = "engine.sha256"
+	// ServerDigest is the SHA-256 of the guest server's program, read from outside.
+	ServerDigest = "guestd.sha256"
+)
+
 // LockSubject names a lock for a person: process, file and range.
 func LockSubject(l bench.Lock) string {
 	end := string(l.End)

@@ -34,6 +34,10 @@ type Executor struct {
 	// Grace is how long a step may take to return once its context is done, to end what
 	// it started and take it away; 0 is 15 s.
 	Grace time.Duration
+	// Keep is asked once, before the first release step or, in a plan without one,
+	// before the undo stack runs, with the verdict so far, if a slot has a place. Where
+	// it says true one slot is not released, nor what it stands on: see Kept.
+	Keep func(bench.RunVerdict) bool
 	// UndoDeadline is how long each function of the undo stack may take; 0 is 1 minute.
 	UndoDeadline time.Duration
 }
@@ -48,6 +52,8 @@ type Result struct {
 	// Reason for a verdict other than passed.
 	Reason         string
 	Started, Ended time.Time
+	// Kept is what was not released; nil if everything was.
+	Kept *Kept
 }
 
 // state of a step within a run.
@@ -89,6 +95,9 @@ type run struct {
 	opening int       // window that is waited for, -1 for none
 	open    int       // window that is open, -1 for none
 	held    []func()  // what is written once it closes
+
+	asked bool // whether to keep a slot
+	kept  *Kept
 
 	findings []bench.Finding
 	stopped  string // why nothing more is started; release steps are
@@ -251,6 +260,11 @@ func (r *run) makeReady(i int) {
 // launch starts a step.
 func (r *run) launch(ctx context.Context, i int) {
 	s := r.plan.Steps[i]
+	if s.Release && r.keeps(s) {
+		r.notRun(i, bench.Finding{Verdict: NotRun, Subject: r.kept.Slot, Text: "the slot is kept"})
+		r.conclude(i, true)
+		return
+	}
 	r.states[i] = running
 	r.active++
 	r.tell(Event{Kind: StepStarted, At: time.Since(r.start), Done: r.reported, Step: s})
@@ -455,8 +469,11 @@ func (r *run) stop(v bench.Verdict, why string) {
 	}
 }
 
-// unwind runs the undo stack.
+// unwind runs the undo stack, unless a slot is kept.
 func (r *run) unwind(ctx context.Context) {
+	if r.keeping() != nil {
+		return
+	}
 	for _, err := range r.undo.close(context.WithoutCancel(ctx)).WrappedErrors() {
 		r.failed = true
 		f := bench.Finding{Verdict: Fail, Subject: "undo", Text: err.Error()}
@@ -474,7 +491,7 @@ func (r *run) end() (Result, error) {
 	for i, o := range r.outcomes {
 		outcomes[i] = Outcome{Verdict: o.Verdict, Optional: r.plan.Steps[i].Optional}
 	}
-	res := Result{Outcomes: r.outcomes, Findings: r.findings, Verdict: RunVerdict(outcomes), Started: r.start, Ended: time.Now()}
+	res := Result{Outcomes: r.outcomes, Findings: r.findings, Verdict: RunVerdict(outcomes), Started: r.start, Ended: time.Now(), Kept: r.kept}
 	switch {
 	case r.failed:
 		res.Verdict = RunFailed

@@ -11,17 +11,17 @@ import (
 
 // Block wires the plan of one arm-block: the same for every arm.
 //
-//	mount -> provision -> gates -> readiness -> prepare -> gates(enclosed) -> dump -> gate(checkpoint)
+//	survey -> mount -> provision -> gates -> readiness -> prepare -> gates(enclosed) -> dump -> gate(checkpoint)
 //	  each rollout: restore -> gates@stopped -> resume -> gates -> readiness -> reseed
 //	                -> evaluate(before) -> act -> evaluate(after) -> gate(canary)
-//	release (always)
+//	release -> gate(cleanup) (always)
 //
 // In cold mode each rollout is provision, readiness, prepare in place of
 // restore. Rollouts go round the slots; a measurement window holds the resets of
 // one round, siblings together.
 func Block(m bench.Manifest, workload bench.SHA256, reset string) (*engine.Plan, error) {
 	w := wiring{b: engine.NewBuilder(), m: m, workload: workload}
-	w.root = Mount(w.b, At{ID: "mount"}, bench.MountParams{Image: m.Image})
+	w.begin()
 	switch reset {
 	case "restore":
 		w.restore()
@@ -38,10 +38,18 @@ type wiring struct {
 	m        bench.Manifest
 	workload bench.SHA256
 	root     engine.Promise[engine.Root]
+	// survey is the host before the run.
+	survey engine.Promise[engine.Reading[engine.Survey]]
 	// last keeps each slot's place, and what must come before its release.
 	last []engine.Promise[engine.Place]
 	// ends are the last gates of all rollouts.
 	ends []engine.Input
+}
+
+// begin looks at the host, then mounts the image.
+func (w *wiring) begin() {
+	w.survey = Survey(w.b, At{ID: "survey"})
+	w.root = Mount(w.b, At{ID: "mount"}, bench.MountParams{Image: w.m.Image}, engine.After(w.survey))
 }
 
 func (w *wiring) port() int64 { return w.m.Guest.Server.Port }
@@ -104,42 +112,58 @@ func (w *wiring) restore() {
 	// The slot that is dumped.
 	at := At{ID: "base/provision", Slot: slotName(0)}
 	slot := w.provision(at, slotName(0), engine.Promise[engine.Place]{})
-	prepared, gates := w.fresh(at, slot)
+	prepared, _ := w.fresh(at, slot)
+	dumped, complete := w.dump(at, slot, engine.After(prepared))
+	w.last = make([]engine.Promise[engine.Place], w.m.Experiment.Slots)
+	w.last[0] = engine.Second(dumped)
+	w.resets(engine.First(dumped), complete)
+}
+
+// dump judges that a slot is enclosed, dumps it and judges the checkpoint.
+func (w *wiring) dump(at At, slot engine.Promise[engine.Slot], after ...engine.Input) (engine.Promise[engine.Pair[engine.Checkpoint, engine.Place]], engine.Promise[engine.Judged]) {
+	gates := after
 	for _, name := range []string{gate.Enclosure, gate.MountContract, gate.ToolConfig, gate.NetworkUp} {
-		gates = append(gates, engine.After(GateSlot(w.b, at.step("gate-enclosed-"+name), slot, bench.GateParams{Gate: name}, engine.After(prepared))))
+		gates = append(gates, engine.After(GateSlot(w.b, at.step("gate-enclosed-"+name), slot, bench.GateParams{Gate: name}, after...)))
 	}
 	dumped := Dump(w.b, at.step("dump"), slot, bench.DumpParams{
 		Port: w.port(), Policy: w.policy(), Exclude: w.exclude(), Canary: w.m.Canary, Workload: w.workload,
 	}, gates...)
-	cp := engine.First(dumped)
-	complete := GateCheckpoint(w.b, at.step("gate-checkpoint"), cp)
+	return dumped, GateCheckpoint(w.b, at.step("gate-checkpoint"), engine.First(dumped))
+}
 
-	w.last = make([]engine.Promise[engine.Place], w.m.Experiment.Slots)
-	w.last[0] = engine.Second(dumped)
+// resets wires rollouts that each begin with a restore of one checkpoint.
+func (w *wiring) resets(cp engine.Promise[engine.Checkpoint], complete engine.Promise[engine.Judged]) {
 	ended := make([]engine.Input, len(w.last))
 	for k := range ended {
 		ended[k] = engine.After(complete)
 	}
 	w.rollouts(func(at At, k int) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input) {
-		stopped := Restore(w.b, at.step("restore"), w.root, cp, w.last[k], bench.RestoreParams{
-			Slot: bench.Name(at.Slot), Resources: w.m.Resources, Policy: w.policy(), Exclude: w.exclude(),
-		}, ended[k])
-		judged := []engine.Input{}
-		for _, p := range []bench.GateParams{
-			{Gate: gate.Locks}, {Gate: gate.Mounts}, {Gate: gate.Limits, Resources: &w.m.Resources},
-			{Gate: gate.Processes}, {Gate: gate.State},
-		} {
-			judged = append(judged, engine.After(GateStopped(w.b, at.step("gate-stopped-"+p.Gate), stopped, cp, p)))
-		}
-		slot := Resume(w.b, at.step("resume"), stopped, bench.ResumeParams{Port: w.port()}, judged...)
-		ready := w.readiness(at, slot)
-		live := GateRestored(w.b, at.step("gate-live"), slot, cp, bench.GateParams{Gate: gate.Live, Port: w.port()}, engine.After(ready))
-		network := GateRestored(w.b, at.step("gate-network"), slot, cp, bench.GateParams{Gate: gate.Network, Port: w.port()}, engine.After(ready))
-		planted := Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary},
-			engine.After(ready), engine.After(live), engine.After(network))
+		slot, planted := w.reset(at, cp, w.last[k], ended[k])
 		return slot, planted, nil
 	}, func(k int, end engine.Input) { ended[k] = end })
 	w.release()
+}
+
+// reset restores a checkpoint, judges the stopped tree, lets it run, judges it
+// again and makes it this slot's own.
+func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine.Promise[engine.Place], after engine.Input) (engine.Promise[engine.Slot], engine.Promise[engine.Canary]) {
+	stopped := Restore(w.b, at.step("restore"), w.root, cp, place, bench.RestoreParams{
+		Slot: bench.Name(at.Slot), Resources: w.m.Resources, Policy: w.policy(), Exclude: w.exclude(),
+	}, after)
+	judged := []engine.Input{}
+	for _, p := range []bench.GateParams{
+		{Gate: gate.Locks}, {Gate: gate.Mounts}, {Gate: gate.Limits, Resources: &w.m.Resources},
+		{Gate: gate.Processes}, {Gate: gate.State},
+	} {
+		judged = append(judged, engine.After(GateStopped(w.b, at.step("gate-stopped-"+p.Gate), stopped, cp, p)))
+	}
+	slot := Resume(w.b, at.step("resume"), stopped, bench.ResumeParams{Port: w.port()}, judged...)
+	ready := w.readiness(at, slot)
+	live := GateRestored(w.b, at.step("gate-live"), slot, cp, bench.GateParams{Gate: gate.Live, Port: w.port()}, engine.After(ready))
+	network := GateRestored(w.b, at.step("gate-network"), slot, cp, bench.GateParams{Gate: gate.Network, Port: w.port()}, engine.After(ready))
+	planted := Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary},
+		engine.After(ready), engine.After(live), engine.After(network))
+	return slot, planted
 }
 
 func (w *wiring) cold() {
@@ -210,7 +234,8 @@ func (w *wiring) release() {
 		released = append(released, engine.After(ReleasePlace(w.b, at, place, w.ends...)))
 	}
 	checked := GateImage(w.b, At{ID: "gate-image"}, w.root, w.ends...)
-	ReleaseRoot(w.b, At{ID: "release/root"}, w.root, append(released, engine.After(checked))...)
+	root := ReleaseRoot(w.b, At{ID: "release/root"}, w.root, append(released, engine.After(checked))...)
+	GateCleanup(w.b, At{ID: "gate-cleanup"}, w.survey, engine.After(root))
 }
 
 func slotName(k int) string { return fmt.Sprintf("slot-%d", k) }

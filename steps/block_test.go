@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -181,8 +182,23 @@ func TestPlans(t *testing.T) {
 				t.Errorf("step %s: optional is %v", s.Id, s.Optional)
 			}
 		}
+		// The host is looked at before and after everything else.
+		first, last := p.Steps[0], p.Steps[len(p.Steps)-1]
+		if first.Kind != KindSurvey || len(first.Needs) > 0 || first.Window != "" {
+			t.Errorf("the first step is %+v", first)
+		}
+		if last.Id != "gate-cleanup" || !last.Release || last.Window != "" {
+			t.Errorf("the last step is %+v", last)
+		}
+		for id, side := range map[string]map[string]bool{first.Id: descendants(p, first.Id), last.Id: ancestors(p, last.Id)} {
+			for _, s := range p.Steps {
+				if s.Id != id && !side[s.Id] {
+					t.Errorf("step %s is not ordered with %s", s.Id, id)
+				}
+			}
+		}
 		n := int(m.Experiment.Rollouts + m.Experiment.Warmup)
-		want := map[string]int{KindMount: 1, KindAct: n, KindEvaluate: 2 * n, KindRelease: int(m.Experiment.Slots) + 1}
+		want := map[string]int{KindSurvey: 1, KindMount: 1, KindAct: n, KindEvaluate: 2 * n, KindRelease: int(m.Experiment.Slots) + 1}
 		if reset == "restore" {
 			want[KindProvision], want[KindDump], want[KindRestore], want[KindResume], want[KindReseed], want[KindPrepare], want[KindReadiness] = 1, 1, n, n, n, 1, n+1
 		} else {
@@ -194,6 +210,29 @@ func TestPlans(t *testing.T) {
 			t.Errorf("steps by kind:\n%s", diff)
 		}
 	})
+}
+
+// descendants are the steps that wait for a step, ancestors those that it waits for.
+func descendants(p *engine.Plan, id string) map[string]bool {
+	found := map[string]bool{id: true}
+	for _, s := range p.Steps { // in topological order
+		for _, n := range s.Needs {
+			found[s.Id] = found[s.Id] || found[n.Step]
+		}
+	}
+	return found
+}
+
+func ancestors(p *engine.Plan, id string) map[string]bool {
+	found := map[string]bool{id: true}
+	for _, s := range slices.Backward(p.Steps) {
+		if found[s.Id] {
+			for _, n := range s.Needs {
+				found[n.Step] = true
+			}
+		}
+	}
+	return found
 }
 
 // The plan is of the workload, not of the arm: settings of an arm change neither digest.

@@ -78,8 +78,20 @@ func execute(t *testing.T, m bench.Manifest, reset string) (r ran) {
 	return executeUntil(t, m, reset, 0)
 }
 
+// beforehand interrupts a run before it has begun.
+const beforehand = -1
+
 // executeUntil interrupts the run after a while; 0 does not.
 func executeUntil(t *testing.T, m bench.Manifest, reset string, interrupt time.Duration) (r ran) {
+	t.Helper()
+	arm, err := fake.New(*m.Arms.Fake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return executeOn(t, arm, m, reset, interrupt)
+}
+
+func executeOn(t *testing.T, arm engine.Arm, m bench.Manifest, reset string, interrupt time.Duration) (r ran) {
 	t.Helper()
 	r.plan = plan(t, m, reset)
 	base := t.TempDir()
@@ -94,10 +106,6 @@ func executeUntil(t *testing.T, m bench.Manifest, reset string, interrupt time.D
 	if err != nil {
 		t.Fatal(err)
 	}
-	arm, err := fake.New(*m.Arms.Fake)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ws := &engine.Workspace{Run: dir.Path, Work: work, State: state, ID: "0123456789ab", Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler)}
 	if err := ws.MakeWork(); err != nil {
 		t.Fatal(err)
@@ -105,7 +113,10 @@ func executeUntil(t *testing.T, m bench.Manifest, reset string, interrupt time.D
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		if interrupt > 0 {
+		switch {
+		case interrupt == beforehand:
+			cancel()
+		case interrupt > 0:
 			defer time.AfterFunc(interrupt, cancel).Stop()
 		}
 		e := engine.Executor{Plan: r.plan, Bindings: Bindings(), Arm: arm, Workspace: ws, Sink: dir.Events, Grace: grace, Parallel: 4}

@@ -141,6 +141,9 @@ var gates = map[string]func(context.Context, *engine.Exec, bench.GateParams) (en
 		}
 		return gate.JudgeServer(p.Server.Sha256, engine.Known(bench.SHA256(probe.ServerSHA256), "guest server /probe", engine.ViewGuest)), nil
 	},
+	gate.Cleanup: func(ctx context.Context, x *engine.Exec, _ bench.GateParams) (engine.Judgement, error) {
+		return gate.JudgeCleanup(cleanedUp(ctx, x)), nil
+	},
 	gate.Canary: func(ctx context.Context, x *engine.Exec, p bench.GateParams) (engine.Judgement, error) {
 		c := dial(engine.In[engine.Slot](x, 0), p.Port)
 		return judgeCanary(ctx, c, string(p.Canary.File), string(engine.In[engine.Canary](x, 1))), nil

@@ -14,29 +14,37 @@ import (
 
 // Kinds of steps, as plans and records carry them.
 const (
-	KindMount     = "mount"
-	KindProvision = "provision"
-	KindReadiness = "readiness"
-	KindPrepare   = "prepare"
-	KindDump      = "dump"
-	KindRestore   = "restore"
-	KindResume    = "resume"
-	KindReseed    = "reseed"
-	KindGate      = "gate"
-	KindAct       = "act"
-	KindEvaluate  = "evaluate"
-	KindRelease   = "release"
+	KindSurvey     = "survey"
+	KindMount      = "mount"
+	KindProvision  = "provision"
+	KindReadiness  = "readiness"
+	KindPrepare    = "prepare"
+	KindDump       = "dump"
+	KindCheckpoint = "checkpoint"
+	KindRestore    = "restore"
+	KindResume     = "resume"
+	KindReseed     = "reseed"
+	KindGate       = "gate"
+	KindAct        = "act"
+	KindEvaluate   = "evaluate"
+	KindRelease    = "release"
+	// Of slots by hand only.
+	KindAdopt     = "adopt"
+	KindAdoptSlot = "adopt-slot"
+	KindExecute   = "execute"
 )
 
 // Deadlines of steps whose time the manifest does not set. They bound a hang,
 // they are no targets: a first mount hashes and converts a whole image.
 const (
-	deadlineMount     = 10 * time.Minute
-	deadlineProvision = time.Minute
-	deadlineDump      = 3 * time.Minute
-	deadlineRestore   = 2 * time.Minute
-	deadlineGate      = 30 * time.Second
-	deadlineRelease   = time.Minute
+	deadlineMount      = 10 * time.Minute
+	deadlineProvision  = time.Minute
+	deadlineDump       = 3 * time.Minute
+	deadlineCheckpoint = 10 * time.Minute // a copy is hashed
+	deadlineRestore    = 2 * time.Minute
+	deadlineGate       = 30 * time.Second
+	deadlineAdopt      = time.Minute
+	deadlineRelease    = time.Minute
 	// slack is added to a time that the manifest states, for the exchange around it.
 	slack = 5 * time.Second
 )
@@ -60,10 +68,11 @@ func (a At) spec(kind string, params any, deadline time.Duration) engine.StepSpe
 // Bindings are the functions of all kinds, bound when a plan is executed.
 func Bindings() engine.Bindings {
 	return engine.Bindings{
-		KindMount: bindMount, KindProvision: bindProvision, KindReadiness: bindReadiness,
+		KindSurvey: bindSurvey, KindMount: bindMount, KindProvision: bindProvision, KindReadiness: bindReadiness,
 		KindPrepare: bindPrepare, KindDump: bindDump, KindRestore: bindRestore,
 		KindResume: bindResume, KindReseed: bindReseed, KindGate: bindGate,
 		KindAct: bindAct, KindEvaluate: bindEvaluate, KindRelease: bindRelease,
+		KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
 	}
 }
 

@@ -90,6 +90,7 @@ func Run(t *testing.T, h Harness) {
 		{"restore/foreign checkpoint", testForeign},
 		{"restore in a later run", testLaterRun},
 		{"vacate and release", testRelease},
+		{"survey", testSurvey},
 		{"cancelled before", testCancelledBefore},
 		{"cancelled provision", testCancelProvision},
 		{"cancelled dump", testCancelDump},

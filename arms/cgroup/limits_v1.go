@@ -16,6 +16,12 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 )
 
+// The file that bounds memory and swap, and what is said where there is none.
+const (
+	v1SwapLimit = "memory.memsw.limit_in_bytes"
+	v1NoSwap    = "the kernel accounts no swap: " + v1SwapLimit + " is missing (boot with swapaccount=1)"
+)
+
 // makeV1 makes one group for each hierarchy that holds a needed controller.
 func makeV1(ws *engine.Workspace, owner *Owner, slot, name string) (*Limits, error) {
 	l := &Limits{kernel: v1{}, places: map[string]place{}}
@@ -43,8 +49,8 @@ func makeV1(ws *engine.Workspace, owner *Owner, slot, name string) (*Limits, err
 		}
 		l.places[c] = p
 	}
-	if _, err := os.Lstat(filepath.Join(l.places[controllerMemory].dir, "memory.memsw.limit_in_bytes")); err != nil {
-		l.noSwap = "the kernel accounts no swap: memory.memsw.limit_in_bytes is missing (boot with swapaccount=1)"
+	if _, err := os.Lstat(filepath.Join(l.places[controllerMemory].dir, v1SwapLimit)); err != nil {
+		l.noSwap = v1NoSwap
 	}
 	return l, nil
 }

@@ -13,6 +13,12 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 )
 
+// The file that bounds swap, and what is said where there is none.
+const (
+	v2SwapLimit = "memory.swap.max"
+	v2NoSwap    = "the kernel accounts no swap: " + v2SwapLimit + " is missing (boot with swapaccount=1)"
+)
+
 // makeV2 makes the limits as a child of the slot's ownership Group, so that
 // killing the Group ends them too. The Group then holds no process itself.
 func makeV2(ws *engine.Workspace, owner *Owner, slot, name string) (*Limits, error) {
@@ -42,8 +48,8 @@ func makeV2(ws *engine.Workspace, owner *Owner, slot, name string) (*Limits, err
 	if l.dir, err = os.Open(dir); err != nil {
 		return l, err
 	}
-	if _, err := os.Lstat(filepath.Join(dir, "memory.swap.max")); err != nil {
-		l.noSwap = "the kernel accounts no swap: memory.swap.max is missing (boot with swapaccount=1)"
+	if _, err := os.Lstat(filepath.Join(dir, v2SwapLimit)); err != nil {
+		l.noSwap = v2NoSwap
 	}
 	return l, nil
 }

@@ -63,7 +63,7 @@ func Seal(ctx context.Context, dir string, h bench.Checkpoint) (engine.Checkpoin
 	if err != nil {
 		return engine.Checkpoint{}, &engine.Error{Op: "seal checkpoint", Err: err}
 	}
-	if err := renameio.WriteFile(filepath.Join(dir, HandleFile), append(b, '\n'), 0o600); err != nil {
+	if err := renameio.WriteFile(filepath.Join(dir, HandleFile), append(b, '\n'), 0o600, renameio.WithTempDir(dir)); err != nil {
 		return engine.Checkpoint{}, &engine.Error{Op: "seal checkpoint", Err: err}
 	}
 	return engine.Checkpoint{Dir: dir, Handle: h}, nil

@@ -14,6 +14,7 @@
 package crashtest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,6 +31,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/sweep"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -45,6 +47,8 @@ const (
 	Sweep = "sweep"
 	// Random: some moment of the run.
 	Random = "random"
+	// Pause: the program stops after a line, and lives.
+	Pause = "pause"
 )
 
 // Window is a moment at which the program is killed.
@@ -87,8 +91,8 @@ const variable = "DRUMS_CRASH_WINDOW"
 
 // FromEnvironment returns the window that the harness chose; ok is false without one.
 func FromEnvironment() (w Window, ok bool) {
-	text, ok := os.LookupEnv(variable)
-	if !ok {
+	text := os.Getenv(variable)
+	if text == "" {
 		return w, false
 	}
 	if err := json.Unmarshal([]byte(text), &w); err != nil {
@@ -97,7 +101,8 @@ func FromEnvironment() (w Window, ok bool) {
 	return w, true
 }
 
-func (w Window) environment() string {
+// Environment is the window as FromEnvironment finds it.
+func (w Window) Environment() string {
 	text, err := json.Marshal(w)
 	if err != nil {
 		panic(err)
@@ -113,7 +118,7 @@ func die() {
 
 // WrapLedger returns a ledger at whose line the program dies.
 func (w Window) WrapLedger(l engine.Ledger) engine.Ledger {
-	if w.Kind != Ledger && w.Kind != Torn {
+	if w.Kind != Ledger && w.Kind != Torn && w.Kind != Pause {
 		return l
 	}
 	return &dyingLedger{Ledger: l, window: w, gone: map[int64]bool{}}
@@ -134,11 +139,14 @@ func (l *dyingLedger) at(write func() error) error {
 	defer l.mu.Unlock()
 	here := l.line == l.window.Line
 	l.line++
-	if here && !l.window.After {
+	if here && !l.window.After && l.window.Kind != Pause {
 		die()
 	}
 	err := write()
-	if here {
+	switch {
+	case here && l.window.Kind == Pause:
+		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
+	case here:
 		die()
 	}
 	return err
@@ -186,11 +194,13 @@ type Harness struct {
 	Run []string
 	// Criu says that the arm calls criu.
 	Criu bool
+	// Lines bounds the lines of the ledger that windows are about; 0 for all.
+	Lines int
 
 	// earlier is a run that was not killed; its record and checkpoints have to hold to the end.
 	earlier string
 	// lines of the ledger of such a run, and how long it takes.
-	lines int
+	lines []bench.LedgerLine
 	took  time.Duration
 	next  int
 }
@@ -205,12 +215,30 @@ func (h *Harness) Begin(ctx context.Context) error {
 	}
 	h.took = time.Since(start)
 	h.earlier = dir
-	text, err := os.ReadFile(filepath.Join(dir, "ledger.jsonl"))
+	text, err := os.ReadFile(filepath.Join(dir, record.LedgerFile))
 	if err != nil {
 		return err
 	}
-	h.lines = strings.Count(string(text), "\n")
+	for d := json.NewDecoder(bytes.NewReader(text)); d.More(); {
+		var line bench.LedgerLine
+		if err := d.Decode(&line); err != nil {
+			return err
+		}
+		if h.Lines == 0 || len(h.lines) < h.Lines {
+			h.lines = append(h.lines, line)
+		}
+	}
 	return h.earlierHolds(ctx)
+}
+
+// After is the window after the first line that says op of a thing of a kind; ok is false without one.
+func (h *Harness) After(op, kind string) (w Window, ok bool) {
+	for i, line := range h.lines {
+		if line.Op == op && line.Kind == kind {
+			return Window{Kind: Ledger, Line: i, After: true}, true
+		}
+	}
+	return w, false
 }
 
 // run starts the program and returns the run's directory with what the program
@@ -241,12 +269,12 @@ func (h *Harness) run(ctx context.Context, env []string, during func(pid int)) (
 // come from the seed.
 func (h *Harness) Windows(seed uint64, random int) []Window {
 	var all []Window
-	for line := range h.lines {
-		all = append(all, Window{Kind: Ledger, Line: line}, Window{Kind: Ledger, Line: line, After: true})
+	for line := range len(h.lines) {
+		all = append(all, Window{Kind: Ledger, Line: line, After: false}, Window{Kind: Ledger, Line: line, After: true})
 	}
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	for range 6 {
-		all = append(all, Window{Kind: Torn, Line: rnd.IntN(h.lines)})
+		all = append(all, Window{Kind: Torn, Line: rnd.IntN(len(h.lines))})
 	}
 	if h.Criu {
 		for call := 1; call <= 2; call++ {
@@ -256,7 +284,7 @@ func (h *Harness) Windows(seed uint64, random int) []Window {
 		}
 	}
 	// Where most is there: in the middle; early, and late.
-	for _, line := range []int{h.lines / 4, h.lines / 2, h.lines * 3 / 4} {
+	for _, line := range []int{len(h.lines) / 4, len(h.lines) / 2, len(h.lines) * 3 / 4} {
 		all = append(all,
 			Window{Kind: Sweep, Line: line, Stage: sweep.StageEnded},
 			Window{Kind: Sweep, Line: line, Stage: sweep.StageTaken, Index: 1},
@@ -283,8 +311,8 @@ func Sample(all []Window, n int, seed uint64) []Window {
 	}
 	var out []Window
 	for i := 0; len(out) < min(n, len(all)); i++ {
-		kind := kinds[i%len(kinds)]
 		// Half of them are about the ledger, where the kinds of things are.
+		kind := kinds[i/2%len(kinds)]
 		if i%2 == 1 && len(byKind[Ledger]) > 0 {
 			kind = Ledger
 		}

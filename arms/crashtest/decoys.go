@@ -20,6 +20,8 @@ import (
 type decoys struct {
 	checks []decoy
 	undo   []func() error
+	// device is the loop device, empty without one.
+	device string
 }
 
 type decoy struct {
@@ -182,21 +184,20 @@ func (d *decoys) process(group string) error {
 }
 
 func (d *decoys) loop(backing string) error {
-	var device string
 	return d.add("loop device of "+backing, func() (func() error, error) {
 		out, err := exec.Command("/sbin/losetup", "--find", "--show", "--read-only", backing).CombinedOutput()
 		if err != nil {
 			return nil, fmt.Errorf("%w: %s", err, out)
 		}
-		device = strings.TrimSpace(string(out))
+		d.device = strings.TrimSpace(string(out))
 		return func() error {
-			if out, err := exec.Command("/sbin/losetup", "--detach", device).CombinedOutput(); err != nil {
+			if out, err := exec.Command("/sbin/losetup", "--detach", d.device).CombinedOutput(); err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
 			return nil
 		}, nil
 	}, func() bool {
-		text, err := os.ReadFile("/sys/block/" + filepath.Base(device) + "/loop/backing_file")
+		text, err := os.ReadFile("/sys/block/" + filepath.Base(d.device) + "/loop/backing_file")
 		return err == nil && strings.Contains(string(text), filepath.Base(backing))
 	})
 }

@@ -18,17 +18,16 @@ import (
 // look is the host at one moment.
 type look struct {
 	view hostview.Snapshot
-	// names are files and sockets where programs of ours could leave some.
+	// names are files, sockets and processes that programs of ours could leave.
 	names map[string]bool
 }
 
-// places where a program leaves temporary files; the suite has a /tmp of its own.
+// places where a program leaves temporary files. All of them are the suite's own.
 func (h *Harness) places() []string {
 	return []string{
-		os.TempDir() + "/*", os.TempDir() + "/.*",
+		"/tmp/*", "/tmp/.*", "/var/tmp/*", "/var/tmp/.*", "/dev/shm/*", "/dev/shm/.*", "/run/*", "/run/.*",
 		filepath.Join(h.State, "*"), filepath.Join(h.State, "work", "*"),
 		filepath.Join(h.State, "cache", ".*"), filepath.Join(h.State, "cache", "*", ".*"), filepath.Join(h.State, "cache", "*", "*", ".*"),
-		"/dev/shm/drums*", "/run/drums*", "/run/criu*", "/var/tmp/drums*",
 	}
 }
 
@@ -37,8 +36,7 @@ func (h *Harness) look(ctx context.Context, id string) (l look, err error) {
 		id = "none"
 	}
 	l.names = map[string]bool{}
-	// "run" is where each run's own folder is, which stays.
-	scope := hostview.Scope{ID: id, Paths: []string{filepath.Join(h.State, "work"), filepath.Join(h.State, "runs")}}
+	scope := hostview.Scope{ID: id, Paths: []string{h.State}}
 	if l.view, err = hostview.Take(ctx, scope); err != nil {
 		return l, err
 	}
@@ -48,7 +46,7 @@ func (h *Harness) look(ctx context.Context, id string) (l look, err error) {
 			return l, err
 		}
 		for _, f := range found {
-			l.names[f] = true
+			l.names["file "+f] = true
 		}
 	}
 	text, err := os.ReadFile("/proc/net/unix")
@@ -60,14 +58,36 @@ func (h *Harness) look(ctx context.Context, id string) (l look, err error) {
 			l.names["socket "+f[7]] = true
 		}
 	}
-	return l, nil
+	return l, h.strays(l.names)
+}
+
+// strays adds processes that have to do with the state directory, wherever they
+// came from and in whatever group they are: by their arguments, or by a mount
+// namespace in which something of a scratch directory is mounted.
+func (h *Harness) strays(names map[string]bool) error {
+	procs, err := prom.AllProcs()
+	if err != nil {
+		return err
+	}
+	for _, p := range procs {
+		if p.PID == os.Getpid() {
+			continue
+		}
+		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+		mounts, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", p.PID))
+		comm, _ := p.Comm()
+		if strings.Contains(string(args), h.State) || strings.Contains(string(mounts), filepath.Join(h.State, "work")) {
+			names[fmt.Sprintf("process %d %s of the state directory", p.PID, comm)] = true
+		}
+	}
+	return nil
 }
 
 // compare wants the host as it was. Dead processes and their namespaces take a
 // moment to go, so that what is left is looked at again for a while.
-func (h *Harness) compare(ctx context.Context, r *Result, before look, spaces map[string]string) error {
+func (h *Harness) compare(ctx context.Context, r *Result, before look, spaces map[string]string, settle time.Duration) error {
 	var left []string
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(settle); ; time.Sleep(20 * time.Millisecond) {
 		after, err := h.look(ctx, r.Claim)
 		if err != nil {
 			return err
@@ -80,12 +100,12 @@ func (h *Harness) compare(ctx context.Context, r *Result, before look, spaces ma
 		}
 		for name := range after.names {
 			if !before.names[name] {
-				left = append(left, "file "+name+" is there and was not")
+				left = append(left, name+" is there and was not")
 			}
 		}
 		for name := range before.names {
 			if !after.names[name] {
-				left = append(left, "file "+name+" was there and is not")
+				left = append(left, name+" was there and is not")
 			}
 		}
 		holders, err := namespaceHolders(spaces)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
+	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/sweep"
 	"github.com/drumsbench/drumsbench/engine/record"
 )
@@ -45,6 +46,9 @@ func (r *Result) problem(format string, args ...any) {
 // patience bounds one program.
 const patience = 90 * time.Second
 
+// settle is how long dead processes and what hung on them may take to go.
+const settle = 5 * time.Second
+
 // Try kills the program in the window, sweeps and looks. The error says that
 // the window could not be tried.
 func (h *Harness) Try(ctx context.Context, w Window) (r Result, err error) {
@@ -59,10 +63,12 @@ func (h *Harness) Try(ctx context.Context, w Window) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	if dir == "" { // it died before it had a directory
-		return r, h.compare(ctx, &r, before, nil)
+	if dir != "" {
+		defer os.RemoveAll(filepath.Dir(dir))
 	}
-	defer os.RemoveAll(filepath.Dir(dir))
+	if !record.IsRun(dir) { // it died before it could own anything
+		return r, h.compare(ctx, &r, before, nil, settle)
+	}
 	r.Claim = claimOf(dir)
 	spaces := namespacesOf(r.Claim)
 	decoys, err := h.plant(r.Claim)
@@ -80,18 +86,51 @@ func (h *Harness) Try(ctx context.Context, w Window) (r Result, err error) {
 			r.problem("the sweep did not come to its point: %s", out)
 		}
 	}
-	h.sweep(ctx, &r, dir)
+	h.sweep(ctx, &r, dir, decoys)
 	ledger := h.nothingOpen(&r, dir)
 	h.sweepAgain(ctx, &r, dir, ledger)
 	for _, touched := range decoys.touched() {
 		r.problem("decoy: %s", touched)
 	}
-	decoys.remove()
+	if err := decoys.remove(); err != nil {
+		r.problem("decoys could not be removed: %v", err)
+	}
 	h.runHolds(ctx, &r, dir)
 	if err := h.earlierHolds(ctx); err != nil {
 		r.problem("the earlier run: %v", err)
 	}
-	return r, h.compare(ctx, &r, before, spaces)
+	return r, h.compare(ctx, &r, before, spaces, settle)
+}
+
+// Unswept kills the program in the window and returns what the criteria say
+// while nobody has swept: the proof that they see what they are about. Then it
+// sweeps, and the error says what is left.
+func (h *Harness) Unswept(ctx context.Context, w Window) (problems []string, err error) {
+	r := Result{Arm: h.Arm, Window: w, Taken: map[string]int{}}
+	before, err := h.look(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := h.crash(ctx, w, &r)
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(filepath.Dir(dir))
+	r.Claim = claimOf(dir)
+	spaces := namespacesOf(r.Claim)
+	h.nothingOpen(&r, dir)
+	if err := h.compare(ctx, &r, before, spaces, 200*time.Millisecond); err != nil {
+		return nil, err
+	}
+	problems, r.Problems = r.Problems, nil
+	h.sweep(ctx, &r, dir, &decoys{})
+	if err := h.compare(ctx, &r, before, spaces, settle); err != nil {
+		return nil, err
+	}
+	if len(r.Problems) > 0 {
+		return problems, fmt.Errorf("after the sweep: %s", strings.Join(r.Problems, "; "))
+	}
+	return problems, nil
 }
 
 // crash runs the program into the window.
@@ -112,7 +151,7 @@ func (h *Harness) crash(ctx context.Context, w Window, r *Result) (dir string, e
 	case Criu:
 		during = func(pid int) { r.Inside = killInCriu(ctx, pid, w) }
 	}
-	dir, said, err := h.run(ctx, []string{env.environment()}, during)
+	dir, said, err := h.run(ctx, []string{env.Environment()}, during)
 	if ctx.Err() != nil {
 		return dir, fmt.Errorf("%s: the program did not end within %s: %s", w, patience, said)
 	}
@@ -122,7 +161,7 @@ func (h *Harness) crash(ctx context.Context, w Window, r *Result) (dir string, e
 		r.Killed = true
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
 		return dir, fmt.Errorf("%s: the run failed before it was killed: %w: %s", w, err, said)
-	case w.Kind != Random && w.Kind != Criu:
+	case w.Kind != Random: // the run was over before
 		return dir, fmt.Errorf("%s: the run never came there: %s", w, said)
 	}
 	if w.Kind == Torn && dir != "" {
@@ -159,8 +198,11 @@ func killInCriu(ctx context.Context, pid int, w Window) (inside bool) {
 			if len(seen) < w.Call {
 				continue
 			}
+			call, err := procfs.Identity(child)
 			time.Sleep(w.Delay)
-			inside = isCriuCall(child)
+			if err == nil {
+				inside, _ = procfs.Alive(call)
+			}
 			unix.Kill(pid, unix.SIGKILL)
 			return inside
 		}
@@ -183,10 +225,16 @@ func children(pid int) (list []int) {
 	return list
 }
 
-// isCriuCall says whether a process is criu answering requests, not one that says its version.
+// isCriuCall says whether a process is criu at a dump or a restore: in a group of
+// the run, which one that only says what it can do is not. It is seen at its
+// start only: criu changes its arguments to what it does (criu/cr-service.c).
 func isCriuCall(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return err == nil && bytes.Contains(text, []byte("\x00swrk\x00"))
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || !bytes.Contains(args, []byte("\x00swrk\x00")) {
+		return false
+	}
+	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	return err == nil && bytes.Contains(groups, []byte("/drums-"))
 }
 
 // claimOf is the random claim of a run, as its ledger begins with; empty for none.
@@ -209,7 +257,7 @@ func (h *Harness) command(ctx context.Context, w *Window, args ...string) (stdou
 	defer cancel()
 	var env []string
 	if w != nil {
-		env = []string{w.environment()}
+		env = []string{w.Environment()}
 	}
 	cmd := h.Program(ctx, env, args...)
 	var out, errs bytes.Buffer
@@ -242,7 +290,7 @@ type swept struct {
 }
 
 // sweep sweeps the run and wants that all of it could be taken away.
-func (h *Harness) sweep(ctx context.Context, r *Result, dir string) {
+func (h *Harness) sweep(ctx context.Context, r *Result, dir string, d *decoys) {
 	out, code, err := h.command(ctx, nil, "-o", "json", "sweep", dir)
 	if err != nil || code != 0 {
 		r.problem("sweep: exit code %d, %v: %s", code, err, out)
@@ -257,7 +305,8 @@ func (h *Harness) sweep(ctx context.Context, r *Result, dir string) {
 		if t.Outcome == sweep.Taken {
 			r.Taken[t.Kind]++
 		}
-		if t.Outcome == sweep.Foreign {
+		// A loop device that cleared itself may have been given to a decoy.
+		if t.Outcome == sweep.Foreign && !(d.device != "" && strings.HasPrefix(t.What, d.device+" ")) {
 			r.problem("sweep took the run's own %s %s for somebody else's: %s", t.Kind, t.What, t.Reason)
 		}
 	}
@@ -301,16 +350,15 @@ func (h *Harness) nothingOpen(r *Result, dir string) []byte {
 // runHolds wants a chain that is whole up to where the program was killed, and
 // checkpoints that are sealed and hold, or are not there.
 func (h *Harness) runHolds(ctx context.Context, r *Result, dir string) {
-	if _, err := os.Stat(filepath.Join(dir, record.EventsFile)); err == nil {
-		problems, err := record.VerifyChain(dir)
-		if err != nil {
-			r.problem("verify the killed run: %v", err)
-		}
-		for _, p := range problems {
-			if p.Kind != record.Cut && p.Kind != record.Torn {
-				r.problem("verify the killed run: %v", p)
-			}
-		}
+	report, err := record.Verify(dir)
+	if err != nil {
+		r.problem("verify the killed run: %v", err)
+	}
+	for _, p := range report.Damage {
+		r.problem("verify the killed run: %v", p)
+	}
+	for _, o := range report.Owned {
+		r.problem("verify the killed run: it still owns %s %s", o.Kind, o.Claim.Path)
 	}
 	if err := checkpointsHold(ctx, dir); err != nil {
 		r.problem("the killed run: %v", err)
@@ -342,12 +390,12 @@ func checkpointsHold(ctx context.Context, dir string) error {
 
 // earlierHolds wants the run that was not killed as it was written.
 func (h *Harness) earlierHolds(ctx context.Context) error {
-	problems, err := record.VerifyChain(h.earlier)
+	report, err := record.Verify(h.earlier)
 	if err != nil {
 		return err
 	}
-	if len(problems) > 0 {
-		return problems[0]
+	for _, p := range append(report.Damage, report.Crash...) {
+		return p
 	}
 	found, err := filepath.Glob(filepath.Join(h.earlier, "checkpoints", "*"))
 	if err != nil || len(found) == 0 {

@@ -133,7 +133,7 @@ func (k Kdat) Save(runDir string) error {
 		err = fmt.Errorf("%s is empty", KdatName)
 	}
 	if err == nil {
-		err = renameio.WriteFile(k.File, data, 0o600)
+		err = renameio.WriteFile(k.File, data, 0o600, renameio.WithTempDir(filepath.Dir(k.File)))
 	}
 	if err != nil {
 		return &engine.Error{Op: "save kernel cache", Err: err}

@@ -90,25 +90,38 @@ func strays(_ context.Context, h *Host) []bench.HostFinding {
 			known[path.Clean(claimed)] = true
 		}
 	}
-	var names []string
+	unknown := map[string][]string{}
 	for _, look := range []func() ([]string, error){h.groups, h.ourMounts, h.folders} {
-		list, err := look()
+		names, err := look()
 		if err != nil {
 			return unread(Warn, "strays", err)
 		}
-		names = append(names, list...)
+		for _, name := range names {
+			if !known[name] {
+				owner := ownerOf(name)
+				unknown[owner] = append(unknown[owner], name)
+			}
+		}
 	}
 	var found []bench.HostFinding
-	for _, name := range names {
-		if !known[name] {
-			found = append(found, one(Warn, "strays", name+" looks like a run's, and no ledger below "+h.State+" knows it",
-				"if a run elsewhere is going on, let it; else drumsbench sweep DIRECTORY-OF-THAT-RUN, or take it away by hand once nothing uses it")...)
-		}
+	for _, owner := range slices.Sorted(maps.Keys(unknown)) {
+		found = append(found, one(Warn, "strays", fmt.Sprintf("no ledger below %s knows %s: %s", h.State, owner, strings.Join(unknown[owner], ", ")),
+			"a run elsewhere has it: let that end, or drumsbench sweep its directory; else take it away by hand once nothing uses it")...)
 	}
 	if found == nil {
 		return fine("strays", "no group, mount or folder that no ledger knows")
 	}
-	return listed("strays", found, "look for more with: drumsbench doctor, after these are gone")
+	return listed("strays", found, "take these away and look again")
+}
+
+var randomID = regexp.MustCompile(`(?:^|/|drums-)([0-9a-f]{12})(?:$|[/-])`)
+
+// ownerOf is the run whose random claim a name holds, or else the name's last part.
+func ownerOf(name string) string {
+	if id := randomID.FindStringSubmatch(name); id != nil {
+		return "run " + id[1]
+	}
+	return path.Base(name)
 }
 
 // groups are the cgroups below our own current ones that are named as ours are.

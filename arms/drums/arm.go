@@ -98,12 +98,8 @@ func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountPara
 	if err := kdat.Ensure(ctx); err != nil {
 		return nil, err
 	}
-	path := p.Image.File
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(ws.State, "images", path)
-	}
 	m, err := image.Attach(ctx, ws, image.AttachOptions{
-		Path: path, Image: p.Image, Method: a.settings.Attach, CacheDir: image.CacheDir(ws.State),
+		Path: imagePath(ws, p.Image), Image: p.Image, Method: a.settings.Attach, CacheDir: image.CacheDir(ws.State),
 		Prepare: func(cmd *exec.Cmd) {
 			if cmd.SysProcAttr == nil {
 				cmd.SysProcAttr = &syscall.SysProcAttr{}

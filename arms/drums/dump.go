@@ -47,9 +47,10 @@ type census struct {
 	reference bench.Reference
 	locks     []bench.Lock
 	state     bench.StateManifest
+	server    bench.Fact
 }
 
-func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestReference) (engine.Checkpoint, error) {
+func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestReference) (cp engine.Checkpoint, err error) {
 	t := s.now
 	if t == nil || t.pid == 0 {
 		return engine.Checkpoint{}, engine.ErrDead
@@ -63,21 +64,33 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 	if err != nil {
 		return engine.Checkpoint{}, err
 	}
-	dir := filepath.Join(s.ws.Run, "checkpoints", s.name)
+	// Made in the scratch directory and moved once it is sealed: what is not a whole
+	// checkpoint never looks like one, and sweep knows whose it is.
+	dir := filepath.Join(s.ws.Work, s.name+".checkpoint")
+	id, err := engine.Own(s.ws.Ledger, "directory", bench.Claim{Path: dir}, func() (bench.Identity, error) {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return bench.Identity{}, err
+		}
+		return fileIdentity(dir)
+	})
+	if err != nil {
+		return engine.Checkpoint{}, err
+	}
+	defer func() {
+		rerr := os.RemoveAll(dir)
+		if rerr == nil {
+			rerr = s.ws.Ledger.Gone(id)
+		}
+		err = errors.Join(err, rerr)
+	}()
 	for _, d := range []string{imagesDir, filepath.Dir(layerDir), "criu"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return engine.Checkpoint{}, err
 		}
 	}
-	sealed := false
-	defer func() {
-		if !sealed { // what is not a whole checkpoint must not look like one
-			os.RemoveAll(dir)
-		}
-	}()
 	var c census
 	end := engine.StartSpan(ctx, "criu")
-	err = s.arm.besideCRIU(s.ws, func() error {
+	err = s.arm.besideCRIU(s.ws, dir, func() error {
 		return criu.Dump(ctx, s.arm.command(s.arm.tools.FD()), criu.DumpOptions{
 			Pid: t.pid, ImagesDir: filepath.Join(dir, imagesDir), WorkDir: filepath.Join(dir, "criu"),
 			FileLocks: s.arm.settings.Locks != "refuse", TCPClose: p.Policy.EstablishedTCP == "close", GhostLimit: ghost,
@@ -101,9 +114,14 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 		return engine.Checkpoint{}, errors.New("criu dumped the tree without saying that it was stopped; no census was taken")
 	}
 	defer engine.StartSpan(ctx, "seal")()
-	cp, err := s.seal(ctx, dir, p, c)
-	sealed = err == nil
-	return cp, err
+	if cp, err = s.seal(ctx, dir, p, c); err != nil {
+		return cp, err
+	}
+	cp.Dir = filepath.Join(s.ws.Run, "checkpoints", s.name)
+	if err := os.MkdirAll(filepath.Dir(cp.Dir), 0o755); err != nil {
+		return cp, err
+	}
+	return cp, os.Rename(dir, cp.Dir)
 }
 
 // census reads the stopped tree and refuses what cannot be dumped.
@@ -146,6 +164,7 @@ func (s *slot) census(ctx context.Context, ref engine.GuestReference) (c census,
 		return c, unknown("state", o.State.Reason())
 	}
 	c.reference.Live, c.reference.Canary = ref.Live, ref.Canary
+	c.server = serverFact(s.now.pid)
 	return c, nil
 }
 
@@ -187,17 +206,16 @@ func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c censu
 	if err := s.group.Kill(ctx); err != nil {
 		return engine.Checkpoint{}, err
 	}
-	if err := reap(ctx, t.pid); err != nil {
+	if err := t.reap(ctx); err != nil {
 		return engine.Checkpoint{}, err
 	}
-	t.pid = 0
 	if err := overlay.Seal(overlay.SealOptions{
 		Upper: t.upper(), Work: t.work(), Image: s.root.Dir(), Dest: filepath.Join(dir, layerDir), Cache: &s.root.hashes,
 	}); err != nil {
 		return engine.Checkpoint{}, err
 	}
 	facts := append(s.arm.tool.Facts(), s.arm.host...)
-	facts = append(facts, networkFact(img))
+	facts = append(facts, c.server, networkFact(img))
 	return checkpoint.Seal(ctx, dir, bench.Checkpoint{
 		ApiVersion: engine.APIVersion, Arm: Kind, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),
 		Workload: p.Workload, Image: s.root.sha256,

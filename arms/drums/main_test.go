@@ -43,7 +43,8 @@ func newArm(t testing.TB, m bench.Manifest) *Arm {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(*m.Arms.Drums, tool, hostfacts.Read())
+	program := bench.Fact{Name: engine.EngineDigest, Known: true, Value: "this test", Source: "test"}
+	return New(*m.Arms.Drums, tool, append(hostfacts.Read(), program))
 }
 
 // workspace of a run in a folder of the test's, on the state directory's file system.

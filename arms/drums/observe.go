@@ -89,6 +89,11 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 			o.ToolConfig = engine.Known(criu.HostConfig(os.Environ(), os.DirFS("/")), "files and environment of the host", engine.ViewHost)
 		}
 	}
+	if t.adopted != nil { // not ours to reap: its pid may have been another process's meanwhile
+		if ended, err := t.ended(); ended || err != nil {
+			return engine.Observation{}
+		}
+	}
 	return o
 }
 

@@ -60,6 +60,12 @@ type tenancy struct {
 	from *engine.Checkpoint
 	// stopped are inner pids that were stopped at the dump and stay so.
 	stopped map[int]bool
+	// held: restored, and not let run.
+	held bool
+	// adopted holds on to a first process that another process of ours started;
+	// died says how one had ended before it was taken over.
+	adopted *procfs.Handle
+	died    string
 }
 
 func (t *tenancy) upper() string  { return filepath.Join(t.dir, "upper") }
@@ -174,10 +180,9 @@ func (p *place) Vacate(ctx context.Context) error {
 		return err
 	}
 	if t.pid != 0 {
-		if err := reap(ctx, t.pid); err != nil {
+		if err := t.reap(ctx); err != nil {
 			return err
 		}
-		t.pid = 0
 	} else if t.procID != 0 {
 		if err := p.reapStrays(ctx); err != nil {
 			return err
@@ -244,6 +249,22 @@ func (p *place) reapStrays(ctx context.Context) error {
 	return nil
 }
 
+// reap waits for the first process, which was killed: for a child of ours until it
+// is reaped, for one that we adopted until it has let go of everything.
+func (t *tenancy) reap(ctx context.Context) error {
+	if t.adopted != nil {
+		if err := t.adopted.Wait(ctx); err != nil {
+			return err
+		}
+		t.adopted.Close()
+		t.adopted = nil
+	} else if err := reap(ctx, t.pid); err != nil {
+		return err
+	}
+	t.pid = 0
+	return nil
+}
+
 // reap waits for a dead child. It was killed and its group is empty, so the
 // wait is for the kernel only; WNOHANG keeps the deadline in our hands.
 func reap(ctx context.Context, pid int) error {
@@ -285,21 +306,34 @@ type stopped struct{ *place }
 // Alive implements engine.Mortal. It does not reap: Vacate does.
 func (s *slot) Alive() error {
 	t := s.now
-	if t == nil || t.pid == 0 {
+	if t == nil || t.pid == 0 && t.died == "" {
 		return &engine.Error{Op: "watch " + s.name, Err: engine.ErrDead}
 	}
-	var info unix.Siginfo
-	if err := unix.Waitid(unix.P_PID, t.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
+	ended, err := t.ended()
+	if err != nil {
 		return &engine.Error{Op: "watch " + s.name, Err: fmt.Errorf("%w: %w", engine.ErrUnknown, err)}
 	}
-	if info.Signo == 0 {
+	if !ended {
 		return nil
 	}
-	e := &engine.Error{Op: "watch " + s.name, Err: fmt.Errorf("%w: its first process has ended", engine.ErrDead)}
+	e := &engine.Error{Op: "watch " + s.name, Err: fmt.Errorf("%w: its first process has ended%s", engine.ErrDead, t.died)}
 	if said, err := os.ReadFile(filepath.Join(t.upper(), initLog)); err == nil && len(said) > 0 {
-		e.Err = fmt.Errorf("%w: its first process has ended: %q", engine.ErrDead, said[max(0, len(said)-300):])
+		e.Err = fmt.Errorf("%w: %q", e.Err, said[max(0, len(said)-300):])
 	}
 	return e
+}
+
+// ended says whether the first process has ended, as a zombie too.
+func (t *tenancy) ended() (bool, error) {
+	switch {
+	case t.pid == 0:
+		return true, nil
+	case t.adopted != nil:
+		return t.adopted.Exited()
+	}
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, t.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return info.Signo != 0, err
 }
 
 // Dial implements engine.Slot: the socket is made inside the slot's network namespace.

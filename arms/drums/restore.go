@@ -25,12 +25,13 @@ import (
 const undoTime = 30 * time.Second
 
 // compatible are the facts that a checkpoint is of.
-var compatible = []string{"kernel-release", "machine", "cpu-features", "criu.version", "criu.sha256"}
+var compatible = []string{"kernel-release", "machine", "cpu-features", "criu.version", "criu.sha256", engine.EngineDigest}
 
 // besideCRIU runs fn where criu finds what it needs: a mount namespace with a
-// private /run that holds what it learnt of the kernel before. criu caches that
-// only on a tmpfs.
-func (a *Arm) besideCRIU(ws *engine.Workspace, fn func() error) error {
+// private /run that holds what it learnt of the kernel before, since criu caches
+// that only on a tmpfs, and with a private /tmp, in which it leaves things
+// behind. checkpoint is where its images lie.
+func (a *Arm) besideCRIU(ws *engine.Workspace, checkpoint string, fn func() error) error {
 	kdat, err := a.tool.Kdat(kdatDir(ws.State))
 	if err != nil {
 		return err
@@ -40,6 +41,9 @@ func (a *Arm) besideCRIU(ws *engine.Workspace, fn func() error) error {
 			return err
 		}
 		if err := kdat.Prefill("/run"); err != nil {
+			return err
+		}
+		if err := privateTmp(ws.State, ws.Work, ws.Run, checkpoint, a.tool.Path); err != nil {
 			return err
 		}
 		return fn()
@@ -102,7 +106,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 	if err != nil {
 		return nil, err
 	}
-	t.policy, t.exclude, t.from = params.Policy, nonNil(params.Exclude), &cp
+	t.policy, t.exclude, t.from, t.held = params.Policy, nonNil(params.Exclude), &cp, true
 	lower := []string{}
 	for _, l := range cp.Handle.Layers {
 		t.layers = append(t.layers, filepath.Join(cp.Dir, l))
@@ -120,7 +124,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 	}
 	images := filepath.Join(cp.Dir, imagesDir)
 	pid := 0
-	err = p.arm.besideCRIU(p.ws, func() error {
+	err = p.arm.besideCRIU(p.ws, cp.Dir, func() error {
 		end := engine.StartSpan(ctx, "layer")
 		err := overlay.Mount(overlay.Options{Lower: lower, Upper: t.upper(), Work: t.work(), Target: t.merged(), NFSExport: true})
 		if err == nil {
@@ -230,6 +234,7 @@ func (s *stopped) Resume(ctx context.Context) (engine.Slot, error) {
 			}
 		}
 		if running {
+			t.held = false
 			return &slot{s.place}, nil
 		}
 		select {

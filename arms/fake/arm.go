@@ -82,6 +82,12 @@
 //
 //	the run
 //	lacks-locks               the arm declares that it has no locks to judge
+//	lacks-cleanup             the arm declares that it leaves nothing that could be looked for
+//	leaves-process            a process of the run's is left on the host
+//	host-changed              a setting of the host is another one after the run
+//	host-busy                 somebody else mounts something meanwhile
+//	unknown-survey            the host cannot be looked at before the run
+//	unknown-cleanup           the host cannot be looked at after the run
 package fake
 
 import (
@@ -126,6 +132,7 @@ type Arm struct {
 	mu     sync.Mutex
 	slots  int // made so far, provisioned or restored
 	images int
+	host   map[string]hostThing
 }
 
 // New returns the arm with the manifest's settings. A fault that is not in the
@@ -135,7 +142,7 @@ func New(settings bench.FakeSettings) (*Arm, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Arm{faults: f}, nil
+	return &Arm{faults: f, host: map[string]hostThing{"sysctl net.ipv4.ip_forward": {"0", true}}}, nil
 }
 
 // Describe implements engine.Arm.
@@ -151,6 +158,9 @@ func (a *Arm) Describe() engine.Description {
 	}
 	if a.faults.run("lacks-locks") {
 		d.NotApplicable["locks"] = "the fake arm was told to have no locks"
+	}
+	if a.faults.run("lacks-cleanup") {
+		d.NotApplicable["cleanup"] = "the fake arm was told that nothing of it can be looked for"
 	}
 	return d
 }
@@ -190,6 +200,7 @@ func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountPara
 	n := a.images
 	a.images++
 	a.mu.Unlock()
+	a.meddle()
 	var err error
 	if r.dir, err = ownDirectory(ws, filepath.Join(ws.Work, fmt.Sprintf("image.%d", n))); err != nil {
 		return nil, &engine.Error{Op: op, Err: errors.Join(err, r.dir.remove())}

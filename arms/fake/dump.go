@@ -146,7 +146,8 @@ func (s *slot) seal(ctx context.Context, t *tenancy, dir string, p bench.DumpPar
 	if t.fault("dump-no-network") {
 		network = bench.Fact{Name: engine.NetworkPreserved, Reason: "the images hold no link", View: engine.ViewHost}
 	}
-	facts := append(s.arm.Facts(ctx), network)
+	server := bench.Fact{Name: engine.ServerDigest, Known: true, Value: string(c.memory.Server), Source: memoryFile, View: engine.ViewStopped}
+	facts := append(s.arm.Facts(ctx), server, network)
 	if t.fault("dump-foreign") {
 		facts[0].Value = "another"
 	}

@@ -25,6 +25,8 @@ const (
 // knobs are all faults; the package comment says what each does.
 var knobs = map[string]scope{
 	"mount-refused": scopeRun, "image-changed": scopeRun, "image-unreadable": scopeRun, "lacks-locks": scopeRun,
+	"lacks-cleanup": scopeRun, "leaves-process": scopeRun, "host-changed": scopeRun, "host-busy": scopeRun,
+	"unknown-survey": scopeRun, "unknown-cleanup": scopeRun,
 
 	"provision-error": scopeCold, "provision-hang": scopeCold, "provision-dead": scopeCold,
 	"dump-error": scopeCold, "dump-refused": scopeCold, "dump-hang": scopeCold, "dump-no-network": scopeCold,

@@ -63,11 +63,13 @@ func Read() []bench.Fact {
 	file("ksm", "/sys/kernel/mm/ksm/run")
 	add("cgroup-mode", "statfs(2) of /sys/fs/cgroup", cgroupMode)
 	add("cap-sys-resource", "/proc/self/status CapEff", func() (string, error) { return capability(unix.CAP_SYS_RESOURCE) })
+	add("capabilities", "/proc/self/status CapEff", effective)
 	add("os-release", "/etc/os-release", osRelease)
 	file("load-average", "/proc/loadavg")
 	add("kvm", "/dev/kvm", func() (string, error) { return device("/dev/kvm") })
 	add("fuse", "/dev/fuse", func() (string, error) { return device("/dev/fuse") })
 	add("loop-control", "/dev/loop-control", func() (string, error) { return device("/dev/loop-control") })
+	add("nbd", "/dev/nbd0", func() (string, error) { return device("/dev/nbd0") })
 	return facts
 }
 
@@ -131,17 +133,26 @@ func cgroupMode() (string, error) {
 }
 
 func capability(bit uint) (string, error) {
+	text, err := effective()
+	if err != nil {
+		return "", err
+	}
+	mask, err := strconv.ParseUint(text, 16, 64)
+	if err != nil {
+		return "", err
+	}
+	return strconv.FormatBool(mask&(1<<bit) != 0), nil
+}
+
+// effective is this process's effective set of capabilities, in hexadecimal.
+func effective() (string, error) {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return "", err
 	}
 	for line := range strings.Lines(string(b)) {
 		if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
-			mask, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
-			if err != nil {
-				return "", err
-			}
-			return strconv.FormatBool(mask&(1<<bit) != 0), nil
+			return strings.TrimSpace(v), nil
 		}
 	}
 	return "", errors.New("no CapEff line")

@@ -20,7 +20,7 @@ func TestEachFactIsKnownOrSaysWhy(t *testing.T) {
 			t.Errorf("%s: unknown without a reason: %+v", f.Name, f)
 		}
 	}
-	for _, name := range []string{"kernel-release", "machine", "cpu-features", "cgroup-mode", "cap-sys-resource", "boot-id"} {
+	for _, name := range []string{"kernel-release", "machine", "cpu-features", "cgroup-mode", "cap-sys-resource", "capabilities", "nbd", "boot-id"} {
 		if !seen[name] {
 			t.Errorf("no fact %s", name)
 		}

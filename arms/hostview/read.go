@@ -2,20 +2,14 @@ package hostview
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
-	"github.com/containerd/cgroups/v3"
 	"github.com/moby/sys/mountinfo"
-	"github.com/prometheus/procfs"
 	"github.com/vishvananda/netlink"
-
-	"github.com/drumsbench/drumsbench/engine"
 )
 
 func readMounts(s *Snapshot) error {
@@ -31,83 +25,16 @@ func readMounts(s *Snapshot) error {
 			kind, _, _ := strings.Cut(tag, ":")
 			kinds = append(kinds, kind)
 		}
-		s.Mounts[Mount{
+		mount := Mount{
 			Point: m.Mountpoint, Root: m.Root, Type: m.FSType, Source: m.Source,
 			Options: m.Options, Propagation: strings.Join(kinds, " "),
-		}]++
+		}
+		if m.FSType == "overlay" {
+			mount.Layers = m.VFSOptions
+		}
+		s.Mounts[mount]++
 	}
 	return nil
-}
-
-// kthreadd is the parent of all kernel threads.
-const kthreadd = 2
-
-func readProcesses(s *Snapshot) error {
-	all, err := procfs.AllProcs()
-	if err != nil {
-		return err
-	}
-	s.Processes = make(map[ProcessID]Process, len(all))
-	s.NetNamespaces = map[uint64][]ProcessID{}
-	byPid := make(map[int]ProcessID, len(all))
-	for _, p := range all {
-		st, err := p.Stat()
-		if gone(err) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if st.PID == kthreadd || st.PPID == kthreadd {
-			continue
-		}
-		proc := Process{Name: st.Comm, State: st.State, Parent: st.PPID}
-		if _, proc.Cgroup, err = cgroups.ParseCgroupFileUnified(fmt.Sprintf("/proc/%d/cgroup", p.PID)); err != nil && !gone(err) {
-			return err
-		}
-		link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", p.PID))
-		switch {
-		case err == nil:
-			number := strings.TrimSuffix(strings.TrimPrefix(link, "net:["), "]")
-			if proc.netns, err = strconv.ParseUint(number, 10, 64); err != nil {
-				return fmt.Errorf("network namespace %q of %d", link, p.PID)
-			}
-		case errors.Is(err, fs.ErrPermission):
-			// A process that may more than we: somebody else's, since we cannot start one.
-			proc.closed = true
-		case !gone(err): // a dead process that was not waited for has none any more
-			return err
-		}
-		id := ProcessID{Pid: p.PID, Start: st.Starttime}
-		byPid[p.PID] = id
-		s.Processes[id] = proc
-	}
-	for id, proc := range s.Processes {
-		proc.Ours = s.Scope.holdsCgroup(proc.Cgroup) || s.descends(id, byPid)
-		if proc.Ours && proc.closed {
-			return fmt.Errorf("%w: the network namespace of our process %d cannot be read", engine.ErrUnknown, id.Pid)
-		}
-		s.Processes[id] = proc
-		if proc.netns != 0 {
-			s.NetNamespaces[proc.netns] = append(s.NetNamespaces[proc.netns], id)
-		}
-	}
-	return nil
-}
-
-// descends says whether a process is a true descendant of ours.
-func (s *Snapshot) descends(id ProcessID, byPid map[int]ProcessID) bool {
-	for range len(byPid) {
-		parent, ok := byPid[s.Processes[id].Parent]
-		if !ok {
-			return false
-		}
-		if parent.Pid == self() {
-			return true
-		}
-		id = parent
-	}
-	return false
 }
 
 func gone(err error) bool {
@@ -124,7 +51,11 @@ func readCgroups(s *Snapshot) error {
 	seen := map[uint64]bool{}
 	for _, m := range mounts {
 		var st syscall.Stat_t
-		if err := syscall.Lstat(m.Mountpoint, &st); err != nil {
+		err := syscall.Lstat(m.Mountpoint, &st)
+		if gone(err) { // a run's own mount of a hierarchy, which went meanwhile
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		if seen[uint64(st.Dev)] {
@@ -179,7 +110,7 @@ func readLoops(s *Snapshot) error {
 	if _, err := os.Stat("/sys/block"); err != nil {
 		return err
 	}
-	s.Loops = map[string]string{}
+	s.Loops = map[string]Loop{}
 	for _, f := range files {
 		data, err := os.ReadFile(f)
 		if gone(err) || errors.Is(err, syscall.ENODEV) {
@@ -188,20 +119,39 @@ func readLoops(s *Snapshot) error {
 		if err != nil {
 			return err
 		}
-		s.Loops[filepath.Base(filepath.Dir(filepath.Dir(f)))] = strings.TrimSuffix(string(data), "\n")
+		s.Loops[filepath.Base(filepath.Dir(filepath.Dir(f)))] = Loop{Backing: strings.TrimSuffix(string(data), "\n")}
 	}
 	return nil
 }
 
 func readLinks(s *Snapshot) error {
-	links, err := netlink.LinkList()
+	var links []netlink.Link
+	err := complete(func() (err error) {
+		links, err = netlink.LinkList()
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	s.Links = map[string]string{}
+	s.Links = map[string]Link{}
 	for _, l := range links {
 		a := l.Attrs()
-		s.Links[a.Name] = fmt.Sprintf("%s, index %d", l.Type(), a.Index)
+		link := Link{Type: l.Type(), Index: a.Index, Names: a.AltNames, Peer: a.NetNsID, Address: a.HardwareAddr.String()}
+		if a.Alias != "" {
+			link.Names = append(link.Names, a.Alias)
+		}
+		s.Links[a.Name] = link
 	}
 	return nil
+}
+
+// complete repeats a netlink dump that was interrupted: what was listed changed meanwhile.
+func complete(dump func() error) error {
+	var err error
+	for range 20 {
+		if err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return err
+		}
+	}
+	return err
 }

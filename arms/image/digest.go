@@ -161,7 +161,7 @@ func (h hashes) remember(d Digest) error {
 	if err != nil {
 		return &engine.Error{Op: op, Err: err}
 	}
-	if err := renameio.WriteFile(h.path(d.Identity), append(text, '\n'), 0o600); err != nil {
+	if err := renameio.WriteFile(h.path(d.Identity), append(text, '\n'), 0o600, renameio.WithTempDir(h.dir)); err != nil {
 		return &engine.Error{Op: op, Err: err}
 	}
 	return nil

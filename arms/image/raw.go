@@ -96,7 +96,7 @@ func (m *Mounted) rawFile(ctx context.Context, image *os.File) (_ *os.File, cach
 	}
 	text, err := json.Marshal(rawRecord{Raw: m.rawHash.SHA256})
 	if err == nil {
-		err = renameio.WriteFile(base+".json", append(text, '\n'), 0o600)
+		err = renameio.WriteFile(base+".json", append(text, '\n'), 0o600, renameio.WithTempDir(dir))
 	}
 	if err != nil {
 		f.Close()

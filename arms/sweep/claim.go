@@ -100,11 +100,10 @@ func (c claim) refuses(o record.Owned) string {
 	switch o.Kind {
 	case "process":
 		path = o.Claim.Cgroup
-	case "loop": // found by the name that the kernel keeps for it, or by identity
-		if path == "" || path == "drums-"+c.id {
+	case "loop": // its name is what the kernel keeps with the device
+		if path == "drums-"+c.id {
 			return ""
 		}
-		return fmt.Sprintf("its name %q is not that of the run", path)
 	case "export":
 		if strings.HasPrefix(path, "/dev/nbd") { // a device has no name of its own
 			return ""

@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,12 +11,13 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 // Runs lists the run directories at or below a path: the path itself, or what
 // lies one or two folders below it, as the run command lays them out. Sorted.
 func Runs(path string) ([]string, error) {
-	if isRun(path) == nil {
+	if record.IsRun(path) {
 		return []string{path}, nil
 	}
 	if info, err := os.Stat(path); err != nil {
@@ -25,13 +27,13 @@ func Runs(path string) ([]string, error) {
 	}
 	var runs []string
 	for _, below := range []string{"*", "*/*"} {
-		for _, name := range []string{record.LedgerFile, record.EventsFile} {
-			found, err := filepath.Glob(filepath.Join(escape(path), below, name))
-			if err != nil {
-				return nil, &engine.Error{Op: "find runs", Err: err}
-			}
-			for _, f := range found {
-				runs = append(runs, filepath.Dir(f))
+		found, err := filepath.Glob(filepath.Join(escape(path), below))
+		if err != nil {
+			return nil, &engine.Error{Op: "find runs", Err: err}
+		}
+		for _, dir := range found {
+			if record.IsRun(dir) {
+				runs = append(runs, dir)
 			}
 		}
 	}
@@ -88,6 +90,32 @@ func Orphans(state string, runs []string) ([]Orphan, error) {
 		}
 	}
 	return orphans, nil
+}
+
+// Kept lists the runs that a slot by hand lives in (STATE/slots/NAME, or the run
+// that left it there), with the slot's name. Such a slot lives without an engine
+// because somebody wants it to. One whose handle cannot be read counts as kept.
+func Kept(state string) (map[string]string, error) {
+	handles, err := filepath.Glob(filepath.Join(escape(state), "slots", "*", "handle.json"))
+	if err != nil {
+		return nil, &engine.Error{Op: "find slots", Err: err}
+	}
+	kept := map[string]string{}
+	for _, path := range handles {
+		dir := filepath.Dir(path)
+		var h bench.SlotHandle
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(text, &h)
+		}
+		switch {
+		case err != nil || h.State != "gone" && h.Run == "":
+			kept[dir] = filepath.Base(dir)
+		case h.State != "gone":
+			kept[h.Run] = filepath.Base(dir)
+		}
+	}
+	return kept, nil
 }
 
 // Pending says whether a run's ledger has things that are not written down as gone.

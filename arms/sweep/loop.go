@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/engine"
@@ -41,7 +40,7 @@ func (s *sweeper) loop(ctx context.Context, o record.Owned) Thing {
 		return Thing{Outcome: Planned, Reason: ours.path}
 	}
 	err = poll(ctx, func() (bool, error) {
-		if err := s.clear(ours); err != nil {
+		if err := clearLoop(ours); err != nil {
 			return false, err
 		}
 		ours, _, err = s.findLoop(o)
@@ -56,12 +55,9 @@ func (s *sweeper) loop(ctx context.Context, o record.Owned) Thing {
 	return Thing{Outcome: Taken}
 }
 
-// clear detaches a device that bears the run's claim. One that is still in use
+// clearLoop detaches a device that bears the run's claim. One that is still in use
 // the kernel detaches once it is not (loop_clr_fd).
-func (s *sweeper) clear(d *loopDevice) error {
-	if d.claimed() != "drums-"+s.claim.id {
-		return nil // found by its number and its file: what it was made for, nobody says
-	}
+func clearLoop(d *loopDevice) error {
 	f, err := os.OpenFile(d.path, os.O_RDONLY, 0)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -81,56 +77,20 @@ func (s *sweeper) clear(d *loopDevice) error {
 	return err
 }
 
-// findLoop looks for the run's loop device. other says that the device of the
-// ledger's identity shows something of another owner's.
+// findLoop looks for the device that bears the run's claim. other says that the
+// device of the ledger's identity shows something of another owner's.
 func (s *sweeper) findLoop(o record.Owned) (ours *loopDevice, other bool, err error) {
-	want, known, err := bound(o)
-	if err != nil {
-		return nil, false, err
-	}
 	devices, err := loopDevices(o.Claim.Backing)
 	if err != nil {
 		return nil, false, err
 	}
 	for _, d := range devices {
-		if o.Claim.Path != "" {
-			if d.claimed() == o.Claim.Path {
-				return &d, false, nil
-			}
-			other = other || known && d.path == o.Identity.Loop
-			continue
+		if d.claimed() == o.Claim.Path {
+			return &d, false, nil
 		}
-		// A ledger without the device's name: its number and its file, and nobody else's mount on it.
-		if !known || d.path != o.Identity.Loop {
-			continue
-		}
-		if d.info.Inode != want.ino || !sameDevice(d.info.Device, want.dev) {
-			other = true
-			continue
-		}
-		if other, err = s.mountedElsewhere(d.path); err != nil || other {
-			return nil, other, err
-		}
-		return &d, false, nil
-	}
-	if o.Claim.Path == "" && !known && len(devices) > 0 {
-		return nil, false, fmt.Errorf("%w: %s is shown by %s, and the ledger does not say whether that is the run's", engine.ErrUnknown, o.Claim.Backing, devices[0].path)
+		other = other || o.Identity != nil && d.path == o.Identity.Loop
 	}
 	return nil, other, nil
-}
-
-// mountedElsewhere says whether something is mounted from a device outside of the run's scratch directory.
-func (s *sweeper) mountedElsewhere(device string) (bool, error) {
-	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Source != device, false })
-	if err != nil {
-		return false, err
-	}
-	for _, m := range mounts {
-		if _, _, ok := s.claim.split(m.Mountpoint); !ok {
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // loopDevices lists the loop devices that show a file of this path.
@@ -185,12 +145,4 @@ func readLoop(path string) (*loopDevice, error) {
 		return nil, &os.PathError{Op: "read loop device", Path: path, Err: err}
 	}
 	return &loopDevice{path: path, info: *info}, nil
-}
-
-// sameDevice compares lo_device, which is huge_encode_dev's, or old_encode_dev's
-// on older kernels, with st_dev, whose encoding differs for large minors.
-func sameDevice(loop, stat uint64) bool {
-	major, minor := uint64(unix.Major(stat)), uint64(unix.Minor(stat))
-	huge := minor&0xff | major<<8 | (minor&^0xff)<<12
-	return loop == stat || loop == huge || loop == major<<8|minor&0xff
 }

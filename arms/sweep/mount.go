@@ -16,7 +16,7 @@ import (
 
 // mountsAt lists what is mounted at a path of our mount namespace, the uppermost last.
 func mountsAt(path string) ([]*mountinfo.Info, error) {
-	return mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
+	return mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return m.Mountpoint != path, false })
 }
 
 // mount unmounts. It never does so lazily: what is in use is not gone.
@@ -66,12 +66,12 @@ func (s *sweeper) mount(ctx context.Context, o record.Owned) Thing {
 // showsRoot says whether the uppermost mount is the one that the ledger means.
 // Without an identity its path, which bears the claim, decides.
 func showsRoot(o record.Owned, top *mountinfo.Info) (bool, error) {
-	id, known, err := bound(o)
-	if err != nil {
-		return false, err
+	if o.Kind == "export" { // its identity is that of its server
+		return strings.HasPrefix(top.FSType, "fuse"), nil
 	}
-	if !known || o.Kind == "export" { // an export is bound to its process
-		return o.Kind != "export" || strings.HasPrefix(top.FSType, "fuse"), nil
+	id, known, err := bound(o)
+	if err != nil || !known {
+		return err == nil, err
 	}
 	var st unix.Stat_t
 	err = unix.Lstat(o.Claim.Path, &st)

@@ -28,12 +28,19 @@ func (s *sweeper) path(ctx context.Context, o record.Owned) Thing {
 		return failed(err, "a mount or a symbolic link lies on the way that is not the run's")
 	}
 	defer parent.Close()
-	var st unix.Stat_t
-	err = unix.Fstatat(int(parent.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
-	if errors.Is(err, unix.ENOENT) {
+	covered, err := isMountRoot(parent, name)
+	switch {
+	case errors.Is(err, unix.ENOENT):
 		return Thing{Outcome: Absent}
+	case err != nil:
+		return failed(err, "")
+	case covered && s.DryRun:
+		return Thing{Outcome: Planned, Reason: "after what is mounted on it"}
+	case covered: // what is below it cannot be seen
+		return Thing{Outcome: Failed, Reason: "something is mounted on it", Hint: hintFor(unix.EBUSY)}
 	}
-	if err != nil {
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(parent.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return failed(err, "")
 	}
 	if other, err := s.another(o, &st); err != nil {
@@ -58,10 +65,23 @@ func (s *sweeper) path(ctx context.Context, o record.Owned) Thing {
 	return Thing{Outcome: Taken}
 }
 
+// isMountRoot says whether something is mounted on a name.
+func isMountRoot(parent *os.File, name string) (bool, error) {
+	var stx unix.Statx_t
+	err := unix.Statx(int(parent.Fd()), name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, 0, &stx)
+	if errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.EIO) { // a mount whose server is gone
+		return true, nil
+	}
+	if err == nil && stx.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		err = fmt.Errorf("%w: the kernel does not say what is a mount (before Linux 5.8)", engine.ErrUnknown)
+	}
+	return stx.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, err
+}
+
 func hintFor(err error) string {
 	switch {
 	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EBUSY):
-		return "something that is not the run's is mounted below it: unmount that first"
+		return "something that is not the run's is mounted on it or below it: unmount that first"
 	case errors.Is(err, unix.EPERM):
 		return "a file may be immutable: lsattr shows it, chattr -i undoes it"
 	}

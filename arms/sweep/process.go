@@ -27,7 +27,7 @@ type ending struct {
 // criu or a slot that still runs could make more, and holds what there is. All
 // that is in an ownership group is the run's, since it was born there.
 func (s *sweeper) endProcesses(ctx context.Context) {
-	s.ended = map[int64]ending{}
+	s.ended, s.killed = map[int64]ending{}, map[int]bool{}
 	if s.DryRun {
 		return
 	}
@@ -41,8 +41,11 @@ func (s *sweeper) endProcesses(ctx context.Context) {
 		if err != nil || g == nil || !g.v2 {
 			continue // said when its turn comes; on v1 there are only groups of limits
 		}
-		n, err := endGroup(ctx, g.path)
-		s.ended[o.ID] = ending{n, err}
+		pids, err := endGroup(ctx, g.path)
+		s.ended[o.ID] = ending{len(pids), err}
+		for _, pid := range pids {
+			s.killed[pid] = true
+		}
 	}
 	for _, o := range s.open {
 		if o.Kind != "process" && o.Kind != "export" || o.Boot != s.boot || o.Identity == nil || s.claim.refuses(o) != "" {
@@ -58,23 +61,23 @@ func (s *sweeper) endProcesses(ctx context.Context) {
 	}
 }
 
-// endGroup kills every process in and below a v2 group and returns how many
-// there were once the kernel says that none is left.
-func endGroup(ctx context.Context, path string) (int, error) {
+// endGroup kills every process in and below a v2 group and returns which there
+// were once the kernel says that none is left.
+func endGroup(ctx context.Context, path string) ([]int, error) {
 	pids, err := pidsBelow(path)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if slices.Contains(pids, os.Getpid()) {
-		return 0, fmt.Errorf("%w: we are in %s ourselves", engine.ErrRefused, path)
+		return nil, fmt.Errorf("%w: we are in %s ourselves", engine.ErrRefused, path)
 	}
 	if len(pids) == 0 {
-		return 0, nil
+		return nil, nil
 	}
 	err = os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0)
 	missing := errors.Is(err, fs.ErrNotExist) // before Linux 5.14
 	if err != nil && !missing {
-		return 0, err
+		return nil, err
 	}
 	var left []int
 	err = poll(ctx, func() (bool, error) {
@@ -91,9 +94,9 @@ func endGroup(ctx context.Context, path string) (int, error) {
 		return len(left) == 0, nil
 	})
 	if err != nil {
-		return 0, fmt.Errorf("end processes %v in %s: %w", left, path, err)
+		return nil, fmt.Errorf("end processes %v in %s: %w", left, path, err)
 	}
-	return len(pids), nil
+	return pids, nil
 }
 
 // killMember kills a process of a group. Membership is looked at again once a
@@ -154,21 +157,11 @@ func (s *sweeper) process(o record.Owned) Thing {
 		return Thing{Outcome: Planned}
 	case alive:
 		return Thing{Outcome: Failed, Reason: "it does not end after SIGKILL", Hint: "a process that the kernel holds in a call ends when the call does; sweep again"}
-	case end.count > 0 || s.groupEnded(o.Claim.Cgroup):
+	case end.count > 0 || s.killed[int(o.Identity.Pid)]:
 		return Thing{Outcome: Taken}
 	}
 	if now, err := procfs.Identity(int(o.Identity.Pid)); err == nil && now.StartTicks != o.Identity.StartTicks {
 		return Thing{Outcome: Foreign, Reason: "another process has its pid"}
 	}
 	return Thing{Outcome: Absent}
-}
-
-// groupEnded says whether processes of a group were ended by this sweep.
-func (s *sweeper) groupEnded(path string) bool {
-	for _, o := range s.open {
-		if o.Kind == "cgroup" && o.Claim.Path == path && s.ended[o.ID].count > 0 {
-			return true
-		}
-	}
-	return false
 }

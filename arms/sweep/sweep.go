@@ -131,7 +131,7 @@ func Sweep(ctx context.Context, o Options) (Report, error) {
 	if err := isRun(o.RunDir); err != nil {
 		return r, err
 	}
-	release, err := hold(ctx, o.RunDir)
+	release, err := hold(ctx, o)
 	if err != nil {
 		return r, err
 	}
@@ -175,19 +175,22 @@ func Sweep(ctx context.Context, o Options) (Report, error) {
 
 // isRun requires that a directory is a run's.
 func isRun(dir string) error {
-	for _, name := range []string{record.LedgerFile, record.EventsFile} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
-			return nil
-		}
+	if record.IsRun(dir) {
+		return nil
 	}
-	return &engine.Error{Op: "sweep " + dir, Err: fmt.Errorf("%w: it is no run: it has neither ledger nor events", engine.ErrUsage), Hint: "name a run directory, or a folder of them"}
+	return &engine.Error{Op: "sweep " + dir, Err: fmt.Errorf("%w: it is no run", engine.ErrUsage), Hint: "name a run directory, or a folder of them"}
 }
 
-func hold(ctx context.Context, dir string) (func() error, error) {
+// hold keeps engines and other sweeps out. A dry run writes nothing, not even a lock.
+func hold(ctx context.Context, o Options) (func() error, error) {
+	take := record.Hold
+	if o.DryRun {
+		take = record.HoldToRead
+	}
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
 	for {
-		release, err := record.Hold(dir)
+		release, err := take(o.RunDir)
 		if !errors.Is(err, record.ErrRunning) {
 			return release, err
 		}
@@ -209,6 +212,8 @@ type sweeper struct {
 	ledger *record.FileLedger
 	// ended says what became of each group's processes, by ledger number.
 	ended map[int64]ending
+	// killed are the pids that were in the run's groups.
+	killed map[int]bool
 }
 
 // things ends the processes, then takes the things away, the last first.

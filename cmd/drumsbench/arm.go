@@ -26,7 +26,11 @@ func armKinds(a bench.Arms) []string {
 
 // newArm makes the arm of a kind with the manifest's settings, and says what the host is for it.
 func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engine.Arm, []bench.Fact, error) {
-	host := hostfacts.Read()
+	version, err := engineVersion()
+	if err != nil {
+		return nil, nil, err
+	}
+	host := append(hostfacts.Read(), bench.Fact{Name: engine.EngineDigest, Known: true, Value: string(version.Sha256), Source: "/proc/self/exe", View: engine.ViewHost})
 	switch kind {
 	case drums.Kind:
 		tool, err := criu.Locate(ctx, state)

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"github.com/drumsbench/drumsbench/arms/crashtest"
 	"github.com/drumsbench/drumsbench/arms/fake"
 )
@@ -37,15 +39,18 @@ func crasher() {
 const (
 	// insideCrash names the folder of the suite to the process that runs it.
 	insideCrash = "DRUMS_CRASH_FOLDER"
-	// sampleFake and sampleDrums are how many windows the everyday suite tries.
-	sampleFake, sampleDrums = 12, 8
-	// randomFake and randomDrums are how many random moments all windows have.
-	randomFake, randomDrums = 20, 16
 )
 
+// crashArms are the arms of the suite: how many windows of each the everyday
+// suite tries, and how many random moments are among all windows.
+var crashArms = []struct {
+	harness        func(*testing.T, string) *crashtest.Harness
+	sample, random int
+}{{fakeCrash, 12, 40}, {drumsCrash, 8, 30}, {fuseCrash, 2, 6}}
+
 // TestCrash kills the program in the crash windows of the fake and the drums arm.
-// It runs in a mount namespace with a /tmp of its own: what a killed program
-// leaves there is then its own, on a machine that others use too.
+// It runs in a mount namespace where /tmp and its like are its own: what lies
+// there afterwards is of a killed program, on a machine that others use too.
 func TestCrash(t *testing.T) {
 	if folder, ok := os.LookupEnv(insideCrash); ok {
 		crashInside(t, folder)
@@ -71,7 +76,7 @@ func TestCrash(t *testing.T) {
 	if err := copyFile("/proc/self/exe", program); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"-c", `mount -t tmpfs -o mode=1777 drums /tmp && exec "$0" "$@"`, program, "-test.run", "^TestCrash$", "-test.timeout", "0", "-test.v",
+	args := []string{"-c", `for dir in /tmp /var/tmp /dev/shm /run; do mount -t tmpfs -o mode=1777 drums $dir; done && exec "$0" "$@"`, program, "-test.run", "^TestCrash$", "-test.timeout", "0",
 		"-crash-seed", fmt.Sprint(seed()), "-crash=" + fmt.Sprint(*crashAll), "-crash-only", *crashOnly}
 	cmd := exec.Command("sh", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -123,10 +128,12 @@ type crashRecord struct {
 	Seed    uint64    `json:"seed"`
 	All     bool      `json:"all"`
 	// Tried counts windows in which the program was killed, by arm and kind.
-	Tried   map[string]map[string]int `json:"tried"`
-	Total   int                       `json:"total"`
-	Failed  int                       `json:"failed"`
-	Results []crashtest.Result        `json:"results"`
+	Tried map[string]map[string]int `json:"tried"`
+	Total int                       `json:"total"`
+	// Inside counts those in which a criu call had not ended yet.
+	Inside  int                `json:"inside"`
+	Failed  int                `json:"failed"`
+	Results []crashtest.Result `json:"results"`
 }
 
 func crashInside(t *testing.T, folder string) {
@@ -141,11 +148,8 @@ func crashInside(t *testing.T, folder string) {
 		defer cancel()
 	}
 	kept := crashRecord{Started: time.Now().UTC(), Seed: seed(), All: *crashAll, Tried: map[string]map[string]int{}}
-	t.Logf("seed %d", kept.Seed)
-	for _, arm := range []struct {
-		harness        func(*testing.T, string) *crashtest.Harness
-		sample, random int
-	}{{fakeCrash, sampleFake, randomFake}, {drumsCrash, sampleDrums, randomDrums}} {
+	fmt.Printf("crash windows: seed %d\n", kept.Seed)
+	for _, arm := range crashArms {
 		h := arm.harness(t, folder)
 		if err := h.Begin(ctx); err != nil {
 			t.Fatal(err)
@@ -156,7 +160,11 @@ func crashInside(t *testing.T, folder string) {
 		} else if !*crashAll {
 			windows = crashtest.Sample(windows, arm.sample, kept.Seed)
 		}
+		fmt.Printf("crash windows: %s: %d of %d\n", h.Arm, len(windows), len(h.Windows(kept.Seed, arm.random)))
 		kept.Tried[h.Arm] = map[string]int{}
+		if *crashOnly == "" {
+			t.Run(h.Arm+"/unswept", func(t *testing.T) { unswept(ctx, t, h) })
+		}
 		for _, w := range windows {
 			t.Run(h.Arm+"/"+w.String(), func(t *testing.T) {
 				r, err := h.Try(ctx, w)
@@ -167,6 +175,9 @@ func crashInside(t *testing.T, folder string) {
 				if r.Killed {
 					kept.Tried[h.Arm][w.Kind]++
 					kept.Total++
+				}
+				if r.Inside {
+					kept.Inside++
 				}
 				if len(r.Problems) > 0 {
 					kept.Failed++
@@ -182,9 +193,37 @@ func crashInside(t *testing.T, folder string) {
 	if err != nil {
 		t.Error(err)
 	}
-	fmt.Printf("crash windows: %d tried, %d failed, in %.0f s: %v; %s\n", kept.Total, kept.Failed, kept.Seconds, kept.Tried, path)
-	if *crashAll && *crashOnly == "" && kept.Total < 200 {
-		t.Errorf("%d windows were tried, want at least 200", kept.Total)
+	fmt.Printf("crash windows: %d tried, %d of them while criu worked, %d failed, in %.0f s: %v; %s\n", kept.Total, kept.Inside, kept.Failed, kept.Seconds, kept.Tried, path)
+	if *crashAll && *crashOnly == "" && (kept.Total < 200 || kept.Inside < 4) {
+		t.Errorf("%d windows were tried, %d while criu worked; want at least 200 and 4", kept.Total, kept.Inside)
+	}
+}
+
+// unswept wants the criteria to see what a killed run leaves, of each kind.
+func unswept(ctx context.Context, t *testing.T, h *crashtest.Harness) {
+	see := map[string]struct {
+		bind string // the window is after the first line that binds such a thing
+		want []string
+	}{
+		"fake": {"file", []string{"the ledger still has directory", "left behind: file "}},
+		"drums": {"process", []string{
+			"the ledger still has process", "left behind: process ", "left behind: control group ", "left behind: mount ",
+			"left behind: loop device ", "left behind: network namespace ", "left behind: namespace mnt", "left behind: file ",
+		}},
+		"drums-fuse": {"mount", []string{"the ledger still has export", "left behind: process ", "left behind: loop device ", "left behind: mount "}},
+	}[h.Arm]
+	w, ok := h.After("bind", see.bind)
+	if !ok {
+		t.Fatalf("no line of the ledger binds a %s", see.bind)
+	}
+	problems, err := h.Unswept(ctx, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range see.want {
+		if !slices.ContainsFunc(problems, func(p string) bool { return strings.HasPrefix(p, want) }) {
+			t.Errorf("killed at %s and not swept, and nothing says %q: %q", w, want, problems)
+		}
 	}
 }
 
@@ -273,29 +312,53 @@ bench.#Manifest & {
 }
 `
 
-// drumsCrash uses the image, the pins and the criu that scripts/prepare made;
-// its scratch directories and runs are its own.
+// drumsCrash takes copies of the image and its pins, which scripts/prepare made
+// and may make anew meanwhile; everything else in its state directory is its own.
 func drumsCrash(t *testing.T, folder string) *crashtest.Harness {
-	state := filepath.Join(folder, "drums")
-	for _, dir := range []string{"work", "runs"} {
-		if err := os.MkdirAll(filepath.Join(state, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, shared := range []string{"images", "cache", "criu"} {
-		from := filepath.Join(realState(), shared)
-		if _, err := os.Stat(from); err != nil && shared != "cache" {
-			t.Fatalf("%v: scripts/prepare makes it", err)
-		}
-		if err := os.Symlink(from, filepath.Join(state, shared)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.MkdirAll(filepath.Join(realState(), "cache"), 0o755); err != nil {
+	real, state := realState(), newState(t, folder, "drums")
+	lock := flock.New(filepath.Join(real, "prepare.lock"))
+	if err := lock.Lock(); err != nil {
 		t.Fatal(err)
+	}
+	defer lock.Close()
+	copy := filepath.Join(folder, "checkout")
+	pins := filepath.Join("manifests", "pins", "pins.cue")
+	err := errors.Join(
+		os.CopyFS(filepath.Join(copy, "manifests"), os.DirFS("../../manifests")),
+		os.CopyFS(filepath.Join(copy, "schemas"), os.DirFS("../../schemas")), // where the manifests find it
+		os.Remove(filepath.Join(copy, pins)),
+		copyFile(filepath.Join(real, "manifests", pins), filepath.Join(copy, pins)),
+		copyFile(filepath.Join(real, "images", "tiny.qcow2"), filepath.Join(state, "images", "tiny.qcow2")),
+		os.Symlink(filepath.Join(real, "criu"), filepath.Join(state, "criu")),
+	)
+	if err != nil {
+		t.Fatalf("%v: scripts/prepare makes it", err)
 	}
 	return &crashtest.Harness{
 		Arm: "drums", Program: crashProgram(state), State: state, Criu: true,
-		Run: []string{"-t", "rollouts=1", "--reset", "restore", filepath.Join(realState(), "manifests", "manifests", "locks")},
+		Run: []string{"-t", "rollouts=2", "--reset", "restore", filepath.Join(copy, "manifests", "locks")},
+	}
+}
+
+// fuseCrash is the drums arm with the image shown by a storage daemon: what is
+// different is the beginning of a run. It comes after drumsCrash and uses its state.
+func fuseCrash(t *testing.T, folder string) *crashtest.Harness {
+	path := filepath.Join(folder, "checkout", "manifests", "locks", "locks.cue")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin = "arms: drums: {"
+	changed := strings.Replace(string(text), begin, begin+"\n\t\tattach: \"fuse\"", 1)
+	if changed == string(text) {
+		t.Fatalf("%s has no %q", path, begin)
+	}
+	if err := os.WriteFile(path, []byte(changed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(folder, "drums")
+	return &crashtest.Harness{
+		Arm: "drums-fuse", Program: crashProgram(state), State: state, Lines: 22,
+		Run: []string{"-t", "rollouts=1", "--reset", "restore", filepath.Dir(path)},
 	}
 }

@@ -32,7 +32,9 @@ type cli struct {
 	Run     runCmd     `cmd:"" help:"Execute a manifest's plan on its arms."`
 	Show    showCmd    `cmd:"" help:"Print a table of runs from their records."`
 	Verify  verifyCmd  `cmd:"" help:"Find what was changed in runs since they were written."`
+	Slot    slotCmd    `cmd:"" help:"Work with single slots by hand."`
 	Sweep   sweepCmd   `cmd:"" help:"Take away what ended runs left on the host."`
+	Doctor  doctorCmd  `cmd:"" help:"Say what this host can do for an arm, and what to do about what it lacks."`
 	Image   imageCmd   `cmd:"" help:"Build images from recipes and say what an image is."`
 	Schema  schemaCmd  `cmd:"" help:"Give a repository of manifests the schema of this program."`
 	Version versionCmd `cmd:"" help:"Print which program this is."`

@@ -27,6 +27,9 @@ type runCmd struct {
 	Tag   []string `short:"t" sep:"none" placeholder:"KEY=VALUE" help:"Set a field that carries @tag(KEY); may be repeated."`
 	Arm   []string `placeholder:"KIND" help:"Run only these arms of the manifest."`
 	Reset []string `placeholder:"MODE" help:"Run only these resets of the manifest's experiment: restore, cold."`
+	// The slot, its ledger's things included, stays as a slot by hand.
+	KeepOnFailure  bool   `help:"Keep the slot of a run that does not pass: drumsbench slot goes on with it."`
+	FromCheckpoint string `type:"existingdir" placeholder:"DIR" help:"Folder of a checkpoint that an earlier run sealed: every rollout restores it, nothing is dumped."`
 	// A pin that was rewritten for an image built here is a fact of the run.
 	RepinnedFrom string `type:"existingfile" placeholder:"FILE" help:"File of the pins that the manifest had before an image was built here; each that differs is recorded as re-pinned."`
 	Out          string `type:"path" placeholder:"DIR" help:"Folder of the runs (default: a new one below runs in the state directory)."`
@@ -40,18 +43,24 @@ record; the table at the end is made from the records. A run that did not pass y
 
 The first SIGINT or SIGTERM stops the run and undoes what it made; a second one exits at once.
 
+With --from-checkpoint the plan is another one: the checkpoint is opened and verified, then the rollouts
+restore it. It is refused, with the reason, if the checkpoint is of another image, kernel, CPU, criu or
+drumsbench, of another workload than the manifest, or not as it was sealed.
+
 Examples:
 
   drumsbench run manifests/locks
   drumsbench run -t locks=criu --reset restore manifests/locks
+  drumsbench run --keep-on-failure --reset restore manifests/locks
+  drumsbench run --from-checkpoint runs/first/drums-restore/checkpoints/slot-0 manifests/locks
 
 Exit codes: 0 every run passed, 1 one failed, 2 wrong usage, 3 one was blocked by something unknown,
 4 one waits for a person's review. The first of 1, 3, 4 that holds for any run.`
 }
 
 // Run executes every arm-block in turn.
-func (c runCmd) Run(ctx context.Context, g *globals) error {
-	m, err := compile.Load(compile.Options{Path: c.Path, Tags: c.Tag})
+func (c *runCmd) Run(ctx context.Context, g *globals) error {
+	m, err := loadDeclared(c.Path, c.Tag)
 	if err != nil {
 		return err
 	}
@@ -59,9 +68,9 @@ func (c runCmd) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := m.SchemaVersion.Get(); !ok {
-		return &engine.Error{Op: "run " + c.Path, Err: fmt.Errorf("%w: %s", engine.ErrUnknown, m.SchemaVersion.Reason()),
-			Hint: "declare the schema of this program, or take it with: drumsbench schema vendor"}
+	from, err := c.checkpoint(m.Manifest)
+	if err != nil {
+		return err
 	}
 	kinds, err := choose("arm", armKinds(m.Manifest.Arms), c.Arm)
 	if err != nil {
@@ -82,15 +91,17 @@ func (c runCmd) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	var dirs []string
+	var kept []bench.SlotHandle
 	var records []bench.Record
 	for _, kind := range kinds {
 		for _, reset := range resets {
-			b := block{globals: g, loaded: m, workload: workload, kind: kind, reset: reset, facts: repinned, dir: filepath.Join(c.Out, kind+"-"+reset)}
+			b := block{globals: g, loaded: m, workload: workload, kind: kind, reset: reset, facts: repinned, dir: filepath.Join(c.Out, kind+"-"+reset), from: from, keep: c.KeepOnFailure}
 			r, err := b.run(ctx)
 			if err != nil {
 				return err
 			}
 			dirs, records = append(dirs, b.dir), append(records, r)
+			kept = append(kept, b.kept...)
 			if ctx.Err() != nil {
 				break
 			}
@@ -99,7 +110,35 @@ func (c runCmd) Run(ctx context.Context, g *globals) error {
 	if err := printRuns(g, dirs, records, true); err != nil {
 		return err
 	}
+	if err := printKept(g, kept); err != nil {
+		return err
+	}
 	return exitCode(worstExit(records))
+}
+
+// checkpoint reads the handle of --from-checkpoint, and sets arm and reset by it; nil without one.
+func (c *runCmd) checkpoint(m bench.Manifest) (*bench.CheckpointParams, error) {
+	if c.FromCheckpoint == "" {
+		return nil, nil
+	}
+	cp, err := readCheckpoint(c.FromCheckpoint)
+	if err != nil {
+		return nil, err
+	}
+	if len(c.Arm) == 0 {
+		c.Arm = []string{cp.Handle.Arm}
+	}
+	if !slices.Equal(c.Arm, []string{cp.Handle.Arm}) {
+		return nil, usage(fmt.Sprintf("the checkpoint is of arm %s and serves no other", cp.Handle.Arm))
+	}
+	if len(c.Reset) == 0 {
+		c.Reset = []string{"restore"}
+	}
+	if !slices.Equal(c.Reset, []string{"restore"}) {
+		return nil, usage("a checkpoint is for --reset restore only")
+	}
+	params, err := fromCheckpoint(cp, m)
+	return &params, err
 }
 
 // choose is what the manifest has, or those of it that were asked for.
@@ -137,6 +176,11 @@ type block struct {
 	dir         string
 	// facts of the run beside the host's.
 	facts []bench.Fact
+	// from is the checkpoint that every rollout restores; nil for one that the run dumps.
+	from *bench.CheckpointParams
+	// keep the slot of a run that does not pass; kept has it then.
+	keep bool
+	kept []bench.SlotHandle
 }
 
 // repinnedFacts say of each pin in file whether the manifest still has it.
@@ -168,18 +212,23 @@ func repinnedFacts(file string, m bench.Manifest) ([]bench.Fact, error) {
 
 // run executes the block and returns its record, which was read back from the
 // run directory. An error means that there is no record.
-func (b block) run(ctx context.Context) (_ bench.Record, err error) {
+func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	version, err := engineVersion()
 	if err != nil {
 		return bench.Record{}, err
 	}
-	plan, err := steps.Block(b.loaded.Manifest, b.workload, b.reset)
+	plan, err := b.plan()
 	if err != nil {
 		return bench.Record{}, err
 	}
 	arm, facts, err := newArm(ctx, b.kind, b.loaded.Manifest.Arms, b.State)
 	if err != nil {
 		return bench.Record{}, err
+	}
+	if b.keep {
+		if err := lasting("keep slot on failure", arm); err != nil {
+			return bench.Record{}, err
+		}
 	}
 	if err := os.MkdirAll(filepath.Dir(b.dir), 0o755); err != nil {
 		return bench.Record{}, &engine.Error{Op: "make folder of runs", Err: err}
@@ -204,7 +253,7 @@ func (b block) run(ctx context.Context) (_ bench.Record, err error) {
 		return bench.Record{}, err
 	}
 
-	ws, err := b.workspace(dir)
+	ws, err := newWorkspace(b.globals, dir)
 	if err != nil {
 		return bench.Record{}, err
 	}
@@ -212,8 +261,9 @@ func (b block) run(ctx context.Context) (_ bench.Record, err error) {
 	executor := engine.Executor{
 		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
 		Sink: dir.Events, Progress: progress, Digests: digests,
+		Keep: func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
 	}
-	_, err = executor.Run(ctx)
+	res, err := executor.Run(ctx)
 	stop()
 	if err != nil {
 		return bench.Record{}, err
@@ -225,20 +275,32 @@ func (b block) run(ctx context.Context) (_ bench.Record, err error) {
 	if err != nil {
 		return bench.Record{}, err
 	}
-	_, err = dir.WriteRecord(r)
+	if _, err = dir.WriteRecord(r); err != nil || res.Kept == nil {
+		return r, err
+	}
+	h, err := keepSlot(b.globals, dir, b.kind, description.Settings, ws, res)
+	b.kept = append(b.kept, h)
 	return r, err
 }
 
-// workspace makes the run's scratch directory and its claim.
-func (b block) workspace(dir *record.Dir) (*engine.Workspace, error) {
+// plan of the block.
+func (b *block) plan() (*engine.Plan, error) {
+	if b.from != nil {
+		return steps.BlockFrom(b.loaded.Manifest, *b.from)
+	}
+	return steps.Block(b.loaded.Manifest, b.workload, b.reset)
+}
+
+// newWorkspace makes a scratch directory with a random claim.
+func newWorkspace(g *globals, dir *record.Dir) (*engine.Workspace, error) {
 	var claim [6]byte
 	if _, err := rand.Read(claim[:]); err != nil {
 		return nil, err
 	}
 	id := hex.EncodeToString(claim[:])
 	ws := &engine.Workspace{
-		Run: dir.Path, Work: filepath.Join(b.State, "work", id), State: b.State, ID: id,
-		Ledger: dir.Ledger, Evidence: dir.Evidence, Log: b.Log,
+		Run: dir.Path, Work: filepath.Join(g.State, "work", id), State: g.State, ID: id,
+		Ledger: dir.Ledger, Evidence: dir.Evidence, Log: g.Log,
 	}
 	if seams.ledger != nil {
 		ws.Ledger = seams.ledger(ws.Ledger)

@@ -18,7 +18,7 @@ import (
 type sweepCmd struct {
 	Runs   []string `arg:"" optional:"" name:"run" type:"path" help:"Run directories, or folders of them (default: every run in the state directory that left something)."`
 	DryRun bool     `help:"Say what would be taken away and change nothing."`
-	All    bool     `help:"Say also which runs left nothing, and which still have an engine."`
+	All    bool     `help:"Say also which runs left nothing, which still have an engine and in which a slot is kept."`
 }
 
 // Help teaches the command.
@@ -29,6 +29,7 @@ a process is known by its pid and start time, everything else by device and inod
 claim where the engine died before it wrote those down. Nothing else is touched. A second sweep does
 nothing. A run whose engine lives is never swept.
 
+A slot by hand lives without an engine: it is left alone unless it is named; slot release ends it.
 Scratch directories of runs that are not below the state directory's runs, or whose ledger was deleted,
 are reported and left alone: name the run to sweep it.
 
@@ -47,20 +48,22 @@ type sweepResult struct {
 	DryRun bool           `json:"dryRun"`
 	Runs   []sweep.Report `json:"runs"`
 	// Running are runs that an engine, or another sweep, holds.
-	Running []string       `json:"running"`
+	Running []string `json:"running"`
+	// Kept are runs that were not looked at, since somebody keeps a slot of theirs.
+	Kept    []keptRun      `json:"kept"`
 	Orphans []sweep.Orphan `json:"orphans"`
 }
 
 // Run sweeps every run that was named, or every one that left something.
 func (c sweepCmd) Run(ctx context.Context, g *globals) error {
-	runs, known, err := c.runs(g)
+	runs, err := c.runs(g)
 	if err != nil {
 		return err
 	}
-	result := sweepResult{DryRun: c.DryRun, Runs: []sweep.Report{}, Running: []string{}, Orphans: []sweep.Orphan{}}
+	result := sweepResult{DryRun: c.DryRun, Runs: []sweep.Report{}, Running: []string{}, Kept: append([]keptRun{}, runs.kept...), Orphans: []sweep.Orphan{}}
 	// One run's trouble does not keep the others from being swept.
 	var errs []error
-	for _, dir := range runs {
+	for _, dir := range runs.sweep {
 		r, err := sweep.Sweep(ctx, sweep.Options{RunDir: dir, State: g.State, DryRun: c.DryRun, Hook: seams.sweep})
 		switch {
 		case errors.Is(err, record.ErrRunning):
@@ -78,10 +81,11 @@ func (c sweepCmd) Run(ctx context.Context, g *globals) error {
 			break
 		}
 	}
-	if len(c.Runs) == 0 {
-		orphans, err := sweep.Orphans(g.State, known)
+	// With a ledger that cannot be read, whose a scratch directory is cannot be said.
+	if len(c.Runs) == 0 && len(errs) == 0 {
+		orphans, err := sweep.Orphans(g.State, runs.known)
 		if err != nil {
-			errs = append(errs, err)
+			return err
 		}
 		result.Orphans = append(result.Orphans, orphans...)
 	}
@@ -94,39 +98,62 @@ func (c sweepCmd) Run(ctx context.Context, g *globals) error {
 	return exitCode(sweptCode(result))
 }
 
-// runs are those to sweep, and all that are known.
-func (c sweepCmd) runs(g *globals) (runs, known []string, err error) {
+// runSet is what a sweep without a name looks at.
+type runSet struct {
+	// sweep are the runs to sweep, known are all of them.
+	sweep, known []string
+	kept         []keptRun
+}
+
+// keptRun is a run in which a slot lives that somebody keeps by hand.
+type keptRun struct {
+	Run  string `json:"run"`
+	Slot string `json:"slot"`
+}
+
+func (c sweepCmd) runs(g *globals) (runs runSet, err error) {
 	if len(c.Runs) > 0 {
 		for _, path := range c.Runs {
 			found, err := sweep.Runs(path)
 			if err != nil {
-				return nil, nil, err
+				return runs, err
 			}
 			if len(found) == 0 {
-				return nil, nil, &engine.Error{Op: "sweep " + path, Err: fmt.Errorf("%w: there is no run", engine.ErrUsage), Hint: "name a run directory, or a folder of them"}
+				return runs, &engine.Error{Op: "sweep " + path, Err: fmt.Errorf("%w: there is no run", engine.ErrUsage), Hint: "name a run directory, or a folder of them"}
 			}
-			runs = append(runs, found...)
+			runs.sweep = append(runs.sweep, found...)
 		}
-		slices.Sort(runs)
-		return slices.Compact(runs), nil, nil
+		slices.Sort(runs.sweep)
+		runs.sweep = slices.Compact(runs.sweep)
+		return runs, nil
 	}
-	folder := filepath.Join(g.State, "runs")
-	if _, err := os.Stat(folder); errors.Is(err, os.ErrNotExist) {
-		return nil, nil, nil
-	}
-	if known, err = sweep.Runs(folder); err != nil {
-		return nil, nil, err
-	}
-	for _, dir := range known {
-		pending, err := sweep.Pending(dir)
+	for _, folder := range []string{"runs", "slots"} {
+		folder = filepath.Join(g.State, folder)
+		if _, err := os.Stat(folder); errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		found, err := sweep.Runs(folder)
 		if err != nil {
-			return nil, nil, err
+			return runs, err
 		}
-		if pending || c.All {
-			runs = append(runs, dir)
+		runs.known = append(runs.known, found...)
+	}
+	kept, err := sweep.Kept(g.State)
+	if err != nil {
+		return runs, err
+	}
+	for _, dir := range runs.known {
+		if slot, ok := kept[dir]; ok {
+			runs.kept = append(runs.kept, keptRun{dir, slot})
+			continue
+		}
+		// A ledger that cannot be read is for the sweep to complain about.
+		pending, err := sweep.Pending(dir)
+		if pending || err != nil || c.All {
+			runs.sweep = append(runs.sweep, dir)
 		}
 	}
-	return runs, known, nil
+	return runs, nil
 }
 
 // sweptCode is 1 if anything failed, else 3 if anything is unknown, else 0.
@@ -172,8 +199,13 @@ func (c sweepCmd) print(g *globals, r sweepResult) error {
 			fmt.Fprintf(t, "running\trun\t%s\n", dir)
 		}
 	}
+	for _, k := range r.Kept {
+		if c.All {
+			fmt.Fprintf(t, "kept\trun\t%s: for the slot %s\n\t\thint: drumsbench slot release %s\n", k.Run, k.Slot, k.Slot)
+		}
+	}
 	for _, o := range r.Orphans {
-		fmt.Fprintf(t, "orphan\tdirectory\t%s: no run below the state directory's runs names it\n\t\thint: sweep its run by name; if its ledger is gone: rm -r %s, after looking for drums-%s in the control groups\n", o.Path, o.Path, o.Claim)
+		fmt.Fprintf(t, "orphan\tdirectory\t%s: no run in the state directory names it\n\t\thint: sweep its run by name; if its ledger is gone: rm -r %s, after looking for drums-%s in the control groups\n", o.Path, o.Path, o.Claim)
 	}
 	t.Flush()
 	if things == 0 && b.Len() == 0 {

@@ -40,8 +40,12 @@ Examples:
   drumsbench verify /var/lib/drumsbench/runs/*
   drumsbench verify --deep -o json runs/locks/drums-restore
 
+A run of another program of this project may be right in that one's way where this one's schema or way of
+making records says otherwise: that is unknown, and the run's own program can tell.
+
 Exit codes: 0 every run is sound, 1 one was damaged, 2 wrong usage, 3 one is torn or cut off by a crash
-and otherwise sound, or is held by an engine. The first of 1, 3 that holds for any run.`
+and otherwise sound, is held by an engine, or cannot be judged by this program. The first of 1, 3 that
+holds for any run.`
 }
 
 // States of a run directory.
@@ -50,6 +54,7 @@ const (
 	runDamaged = "damaged"
 	runCrashed = "crashed"
 	runHeld    = "held"
+	runUnknown = "unknown"
 )
 
 // verified is what is said of one run.
@@ -82,9 +87,17 @@ type verifiedProblem struct {
 	Kind   record.ProblemKind `json:"kind"`
 	Text   string             `json:"text"`
 	Remedy string             `json:"remedy"`
-	// Crash: a crash leaves this; it need not be damage.
-	Crash bool `json:"crash"`
+	// Class is damage; crash, for what a crash leaves; or unknown, for what
+	// another program's run may be right in.
+	Class string `json:"class"`
 }
+
+// Classes of problems.
+const (
+	classDamage  = "damage"
+	classCrash   = "crash"
+	classUnknown = "unknown"
+)
 
 // Run verifies every run before it says anything.
 func (c verifyCmd) Run(ctx context.Context, g *globals) error {
@@ -148,36 +161,47 @@ func verifyRun(ctx context.Context, dir string, deep bool) (verified, error) {
 		return out, err
 	}
 	defer func() { _ = release() }() // the descriptor closes in any case
-	r, err := record.Verify(dir)
+	program, err := engineVersion()
 	if err != nil {
 		return out, err
 	}
-	a := audit{dir: dir, deep: deep, report: &r}
+	r, err := record.VerifyAs(dir, program.Sha256)
+	if err != nil {
+		return out, err
+	}
+	a := audit{dir: dir, deep: deep, program: program.Sha256, report: &r}
 	if err := a.checkpoints(ctx); err != nil {
 		return out, err
 	}
 	out.Events, out.LedgerLines, out.Later, out.Evidence, out.Owned = r.Events, r.LedgerLines, r.Later, r.Evidence, len(r.Owned)
 	out.Checkpoints = append(out.Checkpoints, a.audited...)
 	out.State = runSound
-	if len(r.Crash) > 0 {
-		out.State = runCrashed
-	}
-	if len(r.Damage) > 0 {
-		out.State = runDamaged
-	}
-	for _, p := range r.Damage {
-		out.Problems = append(out.Problems, verifiedProblem{p.File, p.Line, p.Kind, p.Text, p.Remedy(), false})
-	}
-	for _, p := range r.Crash {
-		out.Problems = append(out.Problems, verifiedProblem{p.File, p.Line, p.Kind, p.Text, p.Remedy(), true})
+	for _, c := range []struct {
+		state, class string
+		problems     []record.Problem
+	}{{runCrashed, classCrash, r.Crash}, {runUnknown, classUnknown, r.Unknown}, {runDamaged, classDamage, r.Damage}} {
+		if len(c.problems) > 0 {
+			out.State = c.state
+		}
+		var list []verifiedProblem
+		for _, p := range c.problems {
+			remedy := p.Remedy()
+			if c.class == classUnknown {
+				remedy = fmt.Sprintf("ask the program that made the run, %s of sha256 %.12s", r.Record.Engine.Version, r.Record.Engine.Sha256)
+			}
+			list = append(list, verifiedProblem{p.File, p.Line, p.Kind, p.Text, remedy, c.class})
+		}
+		out.Problems = append(list, out.Problems...)
 	}
 	return out, nil
 }
 
 // audit compares the checkpoints below a run with what its events say.
 type audit struct {
-	dir     string
-	deep    bool
+	dir  string
+	deep bool
+	// program is the digest of this one.
+	program bench.SHA256
 	report  *record.Report
 	audited []auditedSnapshot
 }
@@ -261,7 +285,12 @@ func (a *audit) checkpoint(ctx context.Context, rel string) (bench.SHA256, error
 	}
 	var problems compile.Problems
 	if err := compile.Validate("Checkpoint", data); errors.As(err, &problems) {
-		a.damage(record.Illegal, handle, "%s", problems[0].Error())
+		p := record.Problem{Kind: record.Illegal, File: handle, Text: problems[0].Error()}
+		if r := a.report.Record; r != nil && r.Engine.Sha256 != a.program && len(a.report.Damage) == 0 {
+			a.report.Unknown = append(a.report.Unknown, p) // another program may have had another schema
+		} else {
+			a.report.Damage = append(a.report.Damage, p)
+		}
 	} else if err != nil {
 		return "", err
 	}
@@ -299,7 +328,7 @@ func verifiedExit(list []verified) int {
 		switch v.State {
 		case runDamaged:
 			return codeFailed
-		case runCrashed, runHeld:
+		case runCrashed, runHeld, runUnknown:
 			code = codeBlocked
 		}
 	}
@@ -309,22 +338,22 @@ func verifiedExit(list []verified) int {
 func verifiedText(list []verified) string {
 	var b strings.Builder
 	for _, v := range list {
-		damage := 0
+		counts := map[string]int{}
 		for _, p := range v.Problems {
 			at := filepath.Join(v.Run, p.File)
 			if p.Line > 0 {
 				at += fmt.Sprintf(":%d", p.Line)
 			}
 			fmt.Fprintf(&b, "%s\n", printable(fmt.Sprintf("%s: %s: %s; %s", at, p.Kind, p.Text, p.Remedy)))
-			if !p.Crash {
-				damage++
-			}
+			counts[p.Class]++
 		}
 		switch v.State {
 		case runHeld:
 			fmt.Fprintf(&b, "%s: an engine or a sweep works in it: verify it again afterwards\n", v.Run)
 		case runDamaged:
-			fmt.Fprintf(&b, "%s: damaged: %s\n", v.Run, count(damage, "problem"))
+			fmt.Fprintf(&b, "%s: damaged: %s\n", v.Run, count(counts[classDamage], "problem"))
+		case runUnknown:
+			fmt.Fprintf(&b, "%s: another program's run, which this one cannot judge: %s\n", v.Run, count(counts[classUnknown], "problem"))
 		case runCrashed:
 			fmt.Fprintf(&b, "%s: ended by a crash, otherwise sound: %s\n", v.Run, v.seen())
 		default:

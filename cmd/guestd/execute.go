@@ -32,11 +32,19 @@ type outcome struct {
 	stdout, stderr capture
 }
 
-// run runs argv as who and waits for it. When timeout is up or ctx is cancelled,
+// job is a program to run and wait for.
+type job struct {
+	argv    []string
+	dir     string // empty: where programs of who start
+	timeout time.Duration
+	merged  bool // both outputs are one, and that is stdout
+}
+
+// run runs j as who and waits for it. When its time is up or ctx is cancelled,
 // the program's whole tree is ended, and read back to be. Its children may
 // outlive a program that ends by itself; from then on nobody reads their output.
-func (p *processes) run(ctx context.Context, who *identity, argv []string, timeout time.Duration) (*outcome, error) {
-	path, err := who.program(argv[0])
+func (p *processes) run(ctx context.Context, who *identity, j job) (*outcome, error) {
+	path, err := who.program(j.argv[0])
 	if err != nil {
 		return nil, err
 	}
@@ -58,10 +66,17 @@ func (p *processes) run(ctx context.Context, who *identity, argv []string, timeo
 	}
 	defer errRead.Close()
 
-	timer := time.NewTimer(timeout)
+	timer := time.NewTimer(j.timeout)
 	defer timer.Stop()
 	mark := p.mark()
-	pid, ended, err := p.start(path, argv, who.attributes(nil, null.Fd(), uintptr(outWrite), uintptr(errWrite)), mark)
+	attr := who.attributes(nil, null.Fd(), uintptr(outWrite), uintptr(errWrite))
+	if j.merged {
+		attr.Files[2] = attr.Files[1]
+	}
+	if j.dir != "" {
+		attr.Dir = j.dir
+	}
+	pid, ended, err := p.start(path, j.argv, attr, mark)
 	unix.Close(outWrite)
 	unix.Close(errWrite)
 	if err != nil {

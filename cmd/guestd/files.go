@@ -8,6 +8,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strconv"
 	"syscall"
 
@@ -62,58 +63,57 @@ func openRegular(path string, flags int, mode fs.FileMode) (*os.File, error) {
 // temporary file, which would be found again in the slot's checkpoint.
 func (s *server) upload(w http.ResponseWriter, r *http.Request) {
 	defer bound(w, r, uploadLimit, uploadTime)()
-	status, err := s.store(r)
+	size, status, err := s.store(r)
 	if err != nil {
 		refuse(w, status, err.Error())
 		return
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	io.WriteString(w, "File Uploaded")
+	text(w, http.StatusOK, fmt.Sprintf("File Uploaded: %d bytes", size))
 }
 
-func (s *server) store(r *http.Request) (int, error) {
+func (s *server) store(r *http.Request) (size int64, status int, err error) {
 	parts, err := r.MultipartReader()
 	if err != nil {
-		return http.StatusBadRequest, err
+		return 0, http.StatusBadRequest, err
 	}
 	var path string
 	mode := fs.FileMode(0o644) // what 0666 is under our umask
 	for {
 		part, err := parts.NextPart()
 		if errors.Is(err, io.EOF) {
-			return http.StatusBadRequest, errors.New("file_path and file_data are required, in this order")
+			return 0, http.StatusBadRequest, errors.New("file_path and file_data are required, in this order")
 		}
 		if err != nil {
-			return http.StatusBadRequest, err
+			return 0, http.StatusBadRequest, err
 		}
 		switch part.FormName() {
 		case "file_path":
 			if path, err = value(part); err != nil {
-				return http.StatusBadRequest, err
+				return 0, http.StatusBadRequest, err
 			}
 		case "mode":
 			text, err := value(part)
 			if err != nil {
-				return http.StatusBadRequest, err
+				return 0, http.StatusBadRequest, err
 			}
 			bits, err := strconv.ParseUint(text, 8, 32)
 			if err != nil || bits > 0o777 {
-				return http.StatusBadRequest, fmt.Errorf("mode %q is not permission bits in octal", text)
+				return 0, http.StatusBadRequest, fmt.Errorf("mode %q is not permission bits in octal", text)
 			}
 			mode = fs.FileMode(bits)
 		case "file_data":
 			if path == "" {
-				return http.StatusBadRequest, errors.New("file_path must come before file_data")
+				return 0, http.StatusBadRequest, errors.New("file_path must come before file_data")
 			}
-			if err := s.write(s.who.expand(path), mode, part); err != nil {
-				return http.StatusInternalServerError, err
+			if size, err = s.write(s.who.expand(path), mode, part); err != nil {
+				return 0, http.StatusInternalServerError, err
 			}
 			// What follows is read to its end, so that the connection closes in order.
 			for {
 				if _, err := parts.NextPart(); errors.Is(err, io.EOF) {
-					return http.StatusOK, nil
+					return size, http.StatusOK, nil
 				} else if err != nil {
-					return http.StatusBadRequest, err
+					return 0, http.StatusBadRequest, err
 				}
 			}
 		}
@@ -130,21 +130,41 @@ func value(part *multipart.Part) (string, error) {
 }
 
 // write replaces the content of a file in place, as the public server does: its
-// links, owner and mode stay. A new file belongs to the guest's user.
-func (s *server) write(path string, mode fs.FileMode, content io.Reader) error {
+// links, owner and mode stay. A new file, and new folders on its way, belong to the guest's user.
+func (s *server) write(path string, mode fs.FileMode, content io.Reader) (int64, error) {
+	if err := s.who.makeFolders(filepath.Dir(path)); err != nil {
+		return 0, err
+	}
 	f, err := openRegular(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	made := err == nil
 	if errors.Is(err, fs.ErrExist) {
 		f, err = openRegular(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if made {
 		err = errors.Join(f.Chown(int(s.who.uid), int(s.who.gid)), f.Chmod(mode)) // as asked, whatever the umask is
 	}
+	var size int64
 	if err == nil {
-		_, err = io.Copy(f, content)
+		size, err = io.Copy(f, content)
 	}
-	return errors.Join(err, f.Close())
+	return size, errors.Join(err, f.Close())
+}
+
+// makeFolders makes what is missing of a path.
+func (who *identity) makeFolders(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	if parent := filepath.Dir(path); parent != path {
+		if err := who.makeFolders(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return err
+	}
+	return os.Lchown(path, int(who.uid), int(who.gid))
 }

@@ -389,8 +389,12 @@ func TestFiles(t *testing.T) {
 			t.Errorf("wrote %s", path)
 		}
 	}
-	if err := s.client.WriteFile(ctx, "/run/absent/f", []byte("x"), 0); err == nil {
-		t.Error("wrote into an absent folder")
+	// Folders on the way are made, as the public server does.
+	if err := s.client.WriteFile(ctx, "/run/absent/too/f", []byte("x"), 0); err != nil {
+		t.Error(err)
+	}
+	if err := s.client.WriteFile(ctx, "/run/d/old/f", []byte("x"), 0); err == nil {
+		t.Error("wrote below a file")
 	}
 }
 
@@ -453,10 +457,10 @@ func TestPublicShapes(t *testing.T) {
 		{"no path", "POST", "/file", "application/x-www-form-urlencoded", "x=y", 400, "application/json", `{"error":"file_path is required"}`},
 		{"upload", "POST", "/setup/upload", "multipart/form-data; boundary=B",
 			"--B\r\nContent-Disposition: form-data; name=\"file_path\"\r\n\r\n/run/up\r\n--B\r\nContent-Disposition: form-data; name=\"file_data\"; filename=\"up\"\r\n\r\ndata\r\n--B--\r\n",
-			200, "text/plain; charset=utf-8", "File Uploaded"},
+			200, "text/plain; charset=utf-8", "File Uploaded: 4 bytes"},
 		{"upload without a path", "POST", "/setup/upload", "multipart/form-data; boundary=B",
 			"--B\r\nContent-Disposition: form-data; name=\"file_data\"; filename=\"up\"\r\n\r\ndata\r\n--B--\r\n", 400, "application/json", ""},
-		{"later issue", "GET", "/screenshot", "", "", 404, "application/json", `{"error":"no such request: GET /screenshot"}`},
+		{"later issue", "GET", "/accessibility", "", "", 404, "application/json", `{"error":"no such request: GET /accessibility"}`},
 		{"wrong method", "GET", "/execute", "", "", 404, "application/json", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

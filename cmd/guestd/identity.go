@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/drumsbench/drumsbench/engine/guest/proto"
 )
 
 const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -24,7 +26,7 @@ type identity struct {
 
 // newIdentity looks name up in the guest's own /etc/passwd and /etc/group. Root
 // needs neither.
-func newIdentity(name, home string) (*identity, error) {
+func newIdentity(name, home string, display bool) (*identity, error) {
 	who := &identity{home: home}
 	u, err := user.Lookup(name)
 	switch {
@@ -38,6 +40,9 @@ func newIdentity(name, home string) (*identity, error) {
 		who.groups = []uint32{0}
 	}
 	who.env = []string{"HOME=" + home, "LOGNAME=" + name, "PATH=" + searchPath, "SHELL=/bin/sh", "USER=" + name}
+	if display {
+		who.env = append(who.env, "DISPLAY="+proto.Display)
+	}
 	// exec.LookPath searches as guestd's own PATH says.
 	return who, os.Setenv("PATH", searchPath)
 }

@@ -28,7 +28,7 @@ func runInit() error {
 	if err != nil {
 		return err
 	}
-	who, err := newIdentity(config.User, config.Home)
+	who, err := newIdentity(config.User, config.Home, config.Display != nil)
 	if err != nil {
 		return err
 	}
@@ -44,6 +44,9 @@ func runInit() error {
 	procs := newProcesses()
 	slot := newSlot(procs, who, config.Services)
 	s := &server{self: own, live: newLive(), slot: slot, procs: procs, who: who}
+	if config.Display != nil {
+		s.screen = &screen{}
+	}
 	listener, err := listen(int(config.Server.Port))
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -33,6 +34,8 @@ type server struct {
 	slot  *slot
 	procs *processes
 	who   *identity
+	// screen is nil where the guest has no display.
+	screen *screen
 }
 
 // listen on loopback only, and with plain TCP: CRIU cannot dump an MPTCP socket.
@@ -66,6 +69,20 @@ func (s *server) serve(l net.Listener) error {
 	mux.HandleFunc("POST "+proto.PathSetupExecute, s.execute)
 	mux.HandleFunc("POST "+proto.PathFile, s.file)
 	mux.HandleFunc("POST "+proto.PathUpload, s.upload)
+	mux.HandleFunc("POST "+proto.PathRunPython, s.runPython)
+	mux.HandleFunc("POST "+proto.PathRunBash, s.runBash)
+	mux.HandleFunc("POST "+proto.PathLaunch, s.launch)
+	mux.HandleFunc("POST "+proto.PathOpenFile, s.openFile)
+	mux.HandleFunc("POST "+proto.PathActivate, s.activateWindow)
+	mux.HandleFunc("POST "+proto.PathClose, s.closeWindow)
+	mux.HandleFunc("GET "+proto.PathScreenshot, s.screenshot)
+	mux.HandleFunc("GET "+proto.PathCursorPosition, s.cursorPosition)
+	mux.HandleFunc("POST "+proto.PathScreenSize, s.screenSize)
+	mux.HandleFunc("POST "+proto.PathWindowSize, s.windowSize)
+	mux.HandleFunc("GET "+proto.PathTerminal, s.terminal)
+	mux.HandleFunc("GET "+proto.PathPlatform, s.platform)
+	mux.HandleFunc("POST "+proto.PathDesktopPath, s.desktopPath)
+	mux.HandleFunc("POST "+proto.PathListDirectory, s.listDirectory)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "no such request: "+r.Method+" "+r.URL.Path)
 	})
@@ -103,6 +120,45 @@ func bound(w http.ResponseWriter, r *http.Request, size int64, limit time.Durati
 	return func() { c.SetReadDeadline(time.Time{}) }
 }
 
+// text answers as the public server does where it answers with a bare text.
+func text(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	w.WriteHeader(status)
+	io.WriteString(w, text)
+}
+
+// decode reads a request that is one JSON object.
+func decode(w http.ResponseWriter, r *http.Request, into any) error {
+	done := bound(w, r, requestLimit, requestTime)
+	body, err := io.ReadAll(r.Body)
+	done()
+	if err != nil {
+		return fmt.Errorf("read request: %w", err)
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("decode request: %w", err)
+	}
+	return nil
+}
+
+// failed says why nothing may be started in this slot any more; nil where it may.
+func (s *server) failed() error {
+	if phase, reason, _ := s.slot.status(); phase == proto.PhaseFailed {
+		return errors.New(reason)
+	}
+	return nil
+}
+
+// run runs a program for a request. A tree that does not end fails the slot.
+func (s *server) run(r *http.Request, j job) (*outcome, error) {
+	o, err := s.procs.run(r.Context(), s.who, j)
+	if errors.Is(err, errTree) {
+		s.slot.fail(err.Error())
+	}
+	return o, err
+}
+
 func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
 	p, err := s.self.view()
 	if err != nil {
@@ -110,6 +166,9 @@ func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	p.Phase, p.Reason, p.Services = s.slot.status()
+	if s.screen != nil {
+		p.Screen = s.screen.view()
+	}
 	p.Live = s.live.state()
 	answer(w, http.StatusOK, p)
 }
@@ -118,8 +177,8 @@ func (s *server) execute(w http.ResponseWriter, r *http.Request) {
 	refuse := func(status int, err error) {
 		answer(w, status, proto.ExecuteResponse{Status: proto.StatusError, Message: err.Error()})
 	}
-	if phase, reason, _ := s.slot.status(); phase == proto.PhaseFailed {
-		refuse(http.StatusServiceUnavailable, errors.New(reason))
+	if err := s.failed(); err != nil {
+		refuse(http.StatusServiceUnavailable, err)
 		return
 	}
 	argv, timeout, err := s.command(w, r)
@@ -127,10 +186,7 @@ func (s *server) execute(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusBadRequest, err)
 		return
 	}
-	o, err := s.procs.run(r.Context(), s.who, argv, timeout)
-	if errors.Is(err, errTree) {
-		s.slot.fail(err.Error())
-	}
+	o, err := s.run(r, job{argv: argv, timeout: timeout})
 	if err != nil {
 		refuse(http.StatusInternalServerError, err)
 		return
@@ -144,12 +200,16 @@ func (s *server) execute(w http.ResponseWriter, r *http.Request) {
 		answer(w, http.StatusInternalServerError, a)
 		return
 	}
-	code := o.status.ExitStatus()
-	if o.status.Signaled() {
-		code = -int(o.status.Signal())
-	}
-	a.Returncode = &code
+	a.Returncode = new(o.code())
 	answer(w, http.StatusOK, a)
+}
+
+// code is the exit status, or minus the signal's number.
+func (o *outcome) code() int {
+	if o.status.Signaled() {
+		return -int(o.status.Signal())
+	}
+	return o.status.ExitStatus()
 }
 
 // text gives an output as text, and as bytes where the text would not be exact.
@@ -162,46 +222,54 @@ func (c *capture) text() (string, []byte) {
 
 // command reads an ExecuteRequest.
 func (s *server) command(w http.ResponseWriter, r *http.Request) (argv []string, timeout time.Duration, err error) {
-	done := bound(w, r, requestLimit, requestTime)
-	body, err := io.ReadAll(r.Body)
-	done()
-	if err != nil {
-		return nil, 0, fmt.Errorf("read request: %w", err)
-	}
 	var q proto.ExecuteRequest
-	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, 0, fmt.Errorf("decode request: %w", err)
+	if err := decode(w, r, &q); err != nil {
+		return nil, 0, err
 	}
-	timeout = proto.DefaultExecuteTimeout
-	if q.Timeout != nil {
-		if !(*q.Timeout > 0 && *q.Timeout <= proto.MaxExecuteTimeout.Seconds()) {
-			return nil, 0, fmt.Errorf("timeout is %g, want more than 0 and at most %g seconds", *q.Timeout, proto.MaxExecuteTimeout.Seconds())
-		}
-		timeout = time.Duration(*q.Timeout * float64(time.Second))
+	if timeout, err = seconds(q.Timeout, proto.DefaultExecuteTimeout); err != nil {
+		return nil, 0, err
 	}
-	var text string
-	switch list := json.Unmarshal(q.Command, &argv); {
+	argv, _, err = s.who.words(q.Command, q.Shell)
+	return argv, timeout, err
+}
+
+// seconds is a request's time-out.
+func seconds(asked *float64, otherwise time.Duration) (time.Duration, error) {
+	if asked == nil {
+		return otherwise, nil
+	}
+	if !(*asked > 0 && *asked <= proto.MaxExecuteTimeout.Seconds()) {
+		return 0, fmt.Errorf("timeout is %g, want more than 0 and at most %g seconds", *asked, proto.MaxExecuteTimeout.Seconds())
+	}
+	return time.Duration(*asked * float64(time.Second)), nil
+}
+
+// words are the arguments of a command, as ExecuteRequest describes it, and how it is named to the client.
+func (who *identity) words(command json.RawMessage, shell bool) (argv []string, said string, err error) {
+	var line string
+	switch list := json.Unmarshal(command, &argv); {
 	case list == nil:
-	case json.Unmarshal(q.Command, &text) != nil:
-		return nil, 0, fmt.Errorf("command is neither a text nor a list of texts")
-	case q.Shell:
-		argv = []string{text}
+	case json.Unmarshal(command, &line) != nil:
+		return nil, "", errors.New("command is neither a text nor a list of texts")
+	case shell:
+		argv = []string{line}
 	default:
-		if argv, err = splitWords(text); err != nil {
-			return nil, 0, fmt.Errorf("split command: %w", err)
+		if argv, err = splitWords(line); err != nil {
+			return nil, "", fmt.Errorf("split command: %w", err)
 		}
 	}
 	if len(argv) == 0 || argv[0] == "" {
-		return nil, 0, fmt.Errorf("command is empty")
+		return nil, "", errors.New("command is empty")
 	}
 	for i, a := range argv {
 		// The public server does so to a list in either mode, and never to a text for the shell.
-		if !q.Shell || text == "" {
-			argv[i] = s.who.expandHome(a)
+		if !shell || line == "" {
+			argv[i] = who.expandHome(a)
 		}
 	}
-	if q.Shell {
+	said = strings.Join(argv, " ")
+	if shell {
 		argv = append([]string{"/bin/sh", "-c"}, argv...)
 	}
-	return argv, timeout, nil
+	return argv, said, nil
 }

@@ -27,12 +27,13 @@ import (
 )
 
 // The tests run the real program as pid 1 of new namespaces on the host's own
-// root, with a private /proc, /run and /tmp. The test binary is the arm: it
+// root, with a private /proc and /run. The test binary is the arm: it
 // starts itself in the namespaces, prepares them, and becomes guestd.
 
 const (
 	stageVariable   = "DRUMS_TEST_STAGE" // path of the program to become, or "restore"
 	inheritVariable = "DRUMS_TEST_INHERIT"
+	tmpVariable     = "DRUMS_TEST_TMP" // set: the slot has a /tmp and a /usr/local/sbin of its own
 	testPort        = 5000
 )
 
@@ -80,6 +81,22 @@ func becomeGuestd(program string) error {
 		if err := unix.Mount(m.source, m.target, m.fstype, m.flags, ""); err != nil {
 			return fmt.Errorf("mount %s: %w", m.target, err)
 		}
+	}
+	if os.Getenv(tmpVariable) != "" {
+		// What is below /tmp is the slot's own; the program lies below the host's.
+		const at = "/run/guestd-program"
+		if err := os.WriteFile(at, nil, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(program, at, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind %s: %w", at, err)
+		}
+		for dir, mode := range map[string]string{"/tmp": "mode=1777", "/usr/local/sbin": "mode=755"} {
+			if err := unix.Mount("drums", dir, "tmpfs", 0, mode); err != nil {
+				return fmt.Errorf("mount %s: %w", dir, err)
+			}
+		}
+		program = at
 	}
 	return execGuestd(program)
 }

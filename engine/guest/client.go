@@ -34,6 +34,8 @@ type Limits struct {
 	Header int64
 	// Body is the size of an answer that is no file, in bytes.
 	Body int64
+	// Picture is the size of a picture of the screen, in bytes.
+	Picture int64
 	// Exchange is the time of one exchange from dialling to the closed connection.
 	// Where a program is run, the program's own time comes on top.
 	Exchange time.Duration
@@ -42,9 +44,10 @@ type Limits struct {
 }
 
 // DefaultLimits fit guestd. Body has room for two outputs of OutputLimit, as text
-// in which each byte is escaped to six.
+// in which each byte is escaped to six; Picture for a screen of ten million pixels
+// that are nothing but noise.
 func DefaultLimits() Limits {
-	return Limits{Header: 16 << 10, Body: 16 << 20, Exchange: 15 * time.Second, Close: 2 * time.Second}
+	return Limits{Header: 16 << 10, Body: 16 << 20, Picture: 32 << 20, Exchange: 15 * time.Second, Close: 2 * time.Second}
 }
 
 // Dialler connects to a TCP port on a slot's loopback interface, as engine.Slot.Dial does.
@@ -73,6 +76,7 @@ func New(dial Dialler, port int, limits Limits) *Client {
 	d := DefaultLimits()
 	limits.Header = cmp.Or(limits.Header, d.Header)
 	limits.Body = cmp.Or(limits.Body, d.Body)
+	limits.Picture = cmp.Or(limits.Picture, d.Picture)
 	limits.Exchange = cmp.Or(limits.Exchange, d.Exchange)
 	limits.Close = cmp.Or(limits.Close, d.Close)
 	return &Client{dial: dial, port: port, limits: limits}
@@ -124,6 +128,9 @@ func check(p Probe) error {
 	if len(p.Mounts) == 0 || len(p.Network.Links) == 0 {
 		return fmt.Errorf("%d mounts and %d links", len(p.Mounts), len(p.Network.Links))
 	}
+	if err := checkScreen(p.Screen); err != nil {
+		return err
+	}
 	if p.Pid <= 0 {
 		return fmt.Errorf("pid %d", p.Pid)
 	}
@@ -133,6 +140,44 @@ func check(p Probe) error {
 		}
 	}
 	return nil
+}
+
+func checkScreen(s *Screen) error {
+	switch {
+	case s == nil || s.Unknown != "":
+		return nil
+	case s.Width <= 0 || s.Height <= 0:
+		return fmt.Errorf("screen of %dx%d pixels", s.Width, s.Height)
+	case len(s.Windows) > proto.MaxWindows:
+		return fmt.Errorf("screen with %d windows, the limit is %d", len(s.Windows), proto.MaxWindows)
+	}
+	return nil
+}
+
+// Screenshot returns a picture of the guest's screen, a PNG with the cursor in it.
+// It is what the guest sent, of at most Limits.Picture bytes: package screen
+// decodes it, and bounds that. ErrNoScreen where the guest says that there is no
+// screen, or none that answers; ErrTooLarge, ErrProtocol.
+func (c *Client) Screenshot(ctx context.Context) ([]byte, error) {
+	const op = "take screenshot of guest"
+	a, err := c.exchange(ctx, op, request{method: http.MethodGet, path: proto.PathScreenshot}, c.limits.Picture, c.limits.Exchange)
+	if err != nil {
+		return nil, err
+	}
+	switch a.status {
+	case http.StatusOK:
+		if t, _, err := mime.ParseMediaType(a.contentType); err != nil || t != "image/png" {
+			return nil, fail(op, fmt.Errorf("%w: content type %q, want image/png", ErrProtocol, clip(a.contentType)))
+		}
+		return a.body, nil
+	case http.StatusInternalServerError:
+		var e proto.ErrorResponse
+		if err := a.json(&e, lenient); err != nil {
+			return nil, fail(op, err)
+		}
+		return nil, fail(op, fmt.Errorf("%w: %s", ErrNoScreen, clip(e.Error)))
+	}
+	return nil, a.refused(op)
 }
 
 // Result is how a program in the guest ended. Exactly one of three holds: it

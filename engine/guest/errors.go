@@ -18,6 +18,8 @@ var (
 	ErrProtocol = errors.New("guest protocol violated")
 	// ErrExecute: the server is well, and answered that it could not run the program.
 	ErrExecute = errors.New("the guest could not run the program")
+	// ErrNoScreen: the server is well, and answered that it has no picture of a screen.
+	ErrNoScreen = errors.New("the guest has no picture of its screen")
 	// ErrFailed: the server is well, and answered that its slot is failed. It is an engine.ErrDead too.
 	ErrFailed = fmt.Errorf("slot is failed: %w", engine.ErrDead)
 )

@@ -15,6 +15,10 @@ type (
 	Probe = proto.Probe
 	// ServiceState is one service of the slot.
 	ServiceState = proto.ServiceState
+	// Screen is the screen as its X server describes it.
+	Screen = proto.Screen
+	// Window is one mapped window.
+	Window = proto.Window
 	// Phase of a slot as its first process sees it.
 	Phase = proto.Phase
 )

@@ -34,7 +34,7 @@ type Header struct {
 //
 // Facts of the record are those of the host, then those of steps outside the
 // rollouts under "step/fact". The checkpoint is the fact "checkpoint" of the
-// dump step.
+// step that sealed it, or that opened one of an earlier run.
 func Build(dir string, h Header) (bench.Record, error) {
 	if err := intact(dir); err != nil {
 		return bench.Record{}, err
@@ -70,8 +70,8 @@ func assemble(dir string, h Header) (bench.Record, error) {
 		if s.plan.Rollout != nil {
 			continue
 		}
-		if sealed := sealedBy(s.receipt); sealed != "" {
-			r.Checkpoint = sealed
+		if used := checkpointOf(s.receipt); used != "" {
+			r.Checkpoint = used
 		}
 		for _, f := range s.receipt.Facts {
 			f.Name = s.plan.Id + "/" + f.Name
@@ -83,8 +83,16 @@ func assemble(dir string, h Header) (bench.Record, error) {
 }
 
 // sealedBy is the digest of the checkpoint's handle, if the receipt is of a dump that made one.
-func sealedBy(r bench.Receipt) (digest bench.SHA256) {
-	if r.Event != "step" || r.Kind != "dump" {
+func sealedBy(r bench.Receipt) bench.SHA256 {
+	if r.Kind != "dump" {
+		return ""
+	}
+	return checkpointOf(r)
+}
+
+// checkpointOf is the digest of the handle of the checkpoint that a step sealed, or opened.
+func checkpointOf(r bench.Receipt) (digest bench.SHA256) {
+	if r.Event != "step" || r.Kind != "dump" && r.Kind != "checkpoint" {
 		return ""
 	}
 	for _, f := range r.Facts {

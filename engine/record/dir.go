@@ -40,6 +40,7 @@ const (
 	EventsFile     = "events.jsonl"
 	LedgerFile     = "ledger.jsonl"
 	RecordFile     = "record.json"
+	HandleFile     = "handle.json" // of a slot by hand
 	EvidenceFolder = "evidence"
 	lockFile       = "lock"
 )

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,9 @@ type Report struct {
 	// leaves. The same can be made by cutting off the end by hand: what is there
 	// is sound, what is not there is not known.
 	Crash []Problem
+	// Unknown is what this program would call wrong in a run whose record names
+	// another program: that one may have meant it so, or it was changed.
+	Unknown []Problem
 	// Events and LedgerLines count whole lines, Evidence the files that they name.
 	Events, LedgerLines, Evidence int
 	// Later counts ledger lines behind those that the record's digest covers: a sweep's.
@@ -62,15 +66,51 @@ type Sealed struct {
 //     keep the digest of the last line elsewhere;
 //   - files of checkpoints, which their handles name: see arms/checkpoint.
 //
-// The error says that the directory could not be read.
-func Verify(dir string) (Report, error) {
+// The run is taken for one of this program's; see [VerifyAs]. The error says that
+// the directory could not be read.
+func Verify(dir string) (Report, error) { return VerifyAs(dir, "") }
+
+// VerifyAs is Verify by the program with this digest, as records name it. What
+// only the program's schema and its way of making records speak against is
+// Unknown where the record names another program.
+func VerifyAs(dir string, program bench.SHA256) (Report, error) {
 	v := verifier{dir: dir}
 	for _, check := range []func() error{v.events, v.files, v.evidence, v.record, v.ledger, v.rebuilt} {
 		if err := check(); err != nil {
 			return Report{}, err
 		}
 	}
+	v.classify(program)
+	for _, list := range [][]Problem{v.report.Damage, v.report.Crash, v.report.Unknown} {
+		slices.SortStableFunc(list, func(a, b Problem) int {
+			return cmp.Or(cmp.Compare(rank(a.File), rank(b.File)), cmp.Compare(a.Line, b.Line))
+		})
+	}
 	return v.report, nil
+}
+
+// rank is where a file's problems are told: the chain first, from which the rest hangs.
+func rank(file string) int {
+	order := []string{EventsFile, ManifestFile, PlanFile, HostFile, LedgerFile, RecordFile}
+	if i := slices.Index(order, file); i >= 0 {
+		return i
+	}
+	return len(order)
+}
+
+// classify decides what becomes of what this program alone has against the run.
+func (v *verifier) classify(program bench.SHA256) {
+	r := v.report.Record
+	same := program == "" || r != nil && r.Engine.Sha256 == program
+	if len(v.report.Damage) == 0 && r != nil && !same {
+		v.report.Unknown = append(v.judged, v.derived...)
+		return
+	}
+	v.damage(v.judged...)
+	v.damage(v.derived...)
+	if same {
+		v.damage(v.workloads...)
+	}
 }
 
 // IsRun says whether dir looks like the directory of a run, of whatever state.
@@ -126,6 +166,11 @@ type verifier struct {
 	links  []link
 	torn   int
 	ended  bool
+	// judged is what this program's schema has against lines and files, derived
+	// what it says otherwise in a record of the rest, workloads where it counts a
+	// workload otherwise: all may be another program's way. The bytes that a
+	// workload is counted from have a digest in the chain, the record's have none.
+	judged, derived, workloads []Problem
 	// covered is the digest of the ledger's first lines that the record names.
 	covered bench.SHA256
 }
@@ -150,7 +195,7 @@ func (v *verifier) events() (err error) {
 	if err != nil {
 		return err
 	}
-	damage = append(damage, illegal...)
+	v.judged = append(v.judged, illegal...)
 	sortByLine(damage)
 	sortByLine(crash)
 	v.damage(damage...)
@@ -241,7 +286,7 @@ func (v *verifier) files() error {
 			return err
 		}
 		if found != "" {
-			v.damage(Problem{Illegal, f.name, 0, found})
+			v.judged = append(v.judged, Problem{Illegal, f.name, 0, found})
 			continue
 		}
 		read[f.name] = data
@@ -290,7 +335,7 @@ func (v *verifier) workload(manifest, plan []byte) error {
 			return err
 		}
 		if have != want {
-			v.damage(Problem{Wrong, ManifestFile, 0, fmt.Sprintf("its workload is %.12s, run_start names %.12s", have, want)})
+			v.workloads = append(v.workloads, Problem{Wrong, ManifestFile, 0, fmt.Sprintf("its workload is %.12s, run_start names %.12s", have, want)})
 		}
 	}
 	if plan != nil {
@@ -372,15 +417,17 @@ func (v *verifier) record() error {
 		return err
 	}
 	if found != "" {
-		v.damage(Problem{Illegal, RecordFile, 0, found})
-		return nil
+		v.judged = append(v.judged, Problem{Illegal, RecordFile, 0, found})
 	}
 	var r bench.Record
 	if err := json.Unmarshal(data, &r); err != nil {
-		return &engine.Error{Op: "read " + RecordFile, Err: err}
+		if found == "" {
+			return &engine.Error{Op: "read " + RecordFile, Err: err}
+		}
+		return nil // the schema has said why
 	}
 	v.report.Record = &r
-	if len(v.links) == 0 && named(v.report.Damage, EventsFile) { // there is no chain to compare with
+	if len(v.links) == 0 && named(v.report.Damage, EventsFile) || r.Digests["events"] == "" { // there is nothing to compare
 		return nil
 	}
 	damage, err := checkRecord(v.dir, v.links)
@@ -391,7 +438,7 @@ func (v *verifier) record() error {
 // rebuilt makes the record anew, where the rest is sound, and compares.
 func (v *verifier) rebuilt() error {
 	r := v.report.Record
-	if r == nil || len(v.report.Damage) > 0 {
+	if r == nil || len(v.report.Damage) > 0 || len(v.judged) > 0 {
 		return nil
 	}
 	settings, err := canonical.Digest(r.Settings)
@@ -408,7 +455,7 @@ func (v *verifier) rebuilt() error {
 		if errors.As(err, &e) && e.Err != nil {
 			err = e.Err
 		}
-		v.damage(Problem{Wrong, RecordFile, 0, "no record can be made of this directory: " + err.Error()})
+		v.derived = append(v.derived, Problem{Wrong, RecordFile, 0, "no record can be made of this directory: " + err.Error()})
 		return nil
 	}
 	again.Digests["ledger"] = v.covered
@@ -420,8 +467,8 @@ func (v *verifier) rebuilt() error {
 	if err != nil {
 		return err
 	}
-	damage, err := differ(want, have)
-	v.damage(damage...)
+	differences, err := differ(want, have)
+	v.derived = append(v.derived, differences...)
 	return err
 }
 

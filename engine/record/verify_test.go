@@ -162,6 +162,50 @@ func TestVerifyFindsEachChangeOfTheRecord(t *testing.T) {
 	}
 }
 
+// What only this program's own ways speak against is unknown in another
+// program's run: it may be older, or newer. What a digest speaks against is not.
+func TestVerifyOfAnotherProgramsRun(t *testing.T) {
+	dir := wholeRun(t)
+	other := bench.SHA256(strings.Repeat("1", 64))
+	for _, program := range []bench.SHA256{other, header.Engine.Sha256, ""} {
+		if r, err := VerifyAs(dir, program); err != nil || r.Damage != nil || r.Unknown != nil {
+			t.Errorf("%q: %v %+v", program, err, r)
+		}
+	}
+	path := filepath.Join(dir, RecordFile)
+	whole := string(file(t, path))
+	for _, c := range []struct{ old, new string }{
+		{`"class":"success"`, `"class":"failed_valid"`},
+		{`"class":"success"`, `"class":"perfect"`},
+		{`"facts":`, `"virtues":[],"facts":`},
+	} {
+		if err := os.WriteFile(path, []byte(strings.Replace(whole, c.old, c.new, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := VerifyAs(dir, other); err != nil || r.Damage != nil || len(r.Unknown) != 1 {
+			t.Errorf("%s: %v %+v", c.new, err, r)
+		}
+		if r := verify(t, dir); len(r.Damage) != 1 || r.Unknown != nil {
+			t.Errorf("%s: %+v", c.new, r)
+		}
+	}
+	if err := os.WriteFile(path, []byte(whole), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	add(t, filepath.Join(dir, ManifestFile), " ")
+	if r, err := VerifyAs(dir, other); err != nil || len(r.Damage) != 1 || r.Unknown != nil {
+		t.Errorf("%v %+v", err, r)
+	}
+	// Without a record nobody knows which program it was.
+	if err := errors.Join(os.Remove(path), os.WriteFile(filepath.Join(dir, ManifestFile), bytes.TrimSpace(file(t, filepath.Join(dir, ManifestFile))), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	add(t, filepath.Join(dir, LedgerFile), `{"seq":6,"time":"2026-01-02T03:04:05Z","boot":"b","op":"lent","id":0,"kind":"file","claim":{}}`+"\n")
+	if r, err := VerifyAs(dir, other); err != nil || len(r.Damage) == 0 {
+		t.Errorf("%v %+v", err, r)
+	}
+}
+
 // An end at any byte is what a crash leaves: never damage, never sound.
 func TestVerifyOfACrashAtAnyByte(t *testing.T) {
 	dir := wholeRun(t)
@@ -266,7 +310,7 @@ func TestVerifyOfLedgerLines(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, p := range v.report.Damage {
+			for _, p := range append(v.report.Damage, v.judged...) {
 				got = append(got, fmt.Sprintf("%d %s: %s", p.Line, p.Kind, p.Text))
 			}
 			if have := strings.Join(got, "\n"); !strings.HasPrefix(have, c.want) || c.want == "" && have != "" || len(got) > 1 {
@@ -346,5 +390,25 @@ func BenchmarkVerify(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(n), "µs/line")
 		})
+	}
+}
+
+// A manifest or a plan of another workload than the chain's.
+func TestVerifyOfWorkloads(t *testing.T) {
+	dir := wholeRun(t)
+	manifest, plan := file(t, filepath.Join(dir, ManifestFile)), file(t, filepath.Join(dir, PlanFile))
+	v := verifier{dir: dir, links: []link{{digests: map[string]bench.SHA256{"workload": noDigest}}}}
+	if err := v.workload(manifest, plan); err != nil {
+		t.Fatal(err)
+	}
+	if len(v.workloads) != 1 || v.workloads[0].File != ManifestFile || len(v.report.Damage) != 1 || v.report.Damage[0].File != PlanFile {
+		t.Errorf("%v %v", v.workloads, v.report.Damage)
+	}
+	for program, want := range map[bench.SHA256]int{"": 1, "other": 0} {
+		c := verifier{workloads: v.workloads}
+		c.classify(program)
+		if len(c.report.Damage) != want {
+			t.Errorf("asked by %q: %v", program, c.report.Damage)
+		}
 	}
 }

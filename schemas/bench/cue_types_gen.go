@@ -481,6 +481,124 @@ type Checker struct {
 type ReleaseParams struct {
 }
 
+// AdoptParams name a slot that an earlier command left.
+type AdoptParams struct {
+	Image Image `json:"image"`
+
+	Place PlaceHandle `json:"place"`
+
+	Owned []OwnedThing `json:"owned"`
+}
+
+// PlaceHandle is an arm's part of a slot's handle: where its things are. What they are, the ledger says.
+type PlaceHandle struct {
+	// Name of the place in its run.
+	Name Name `json:"name"`
+
+	State string `json:"state"`
+
+	// Provisions and restores so far.
+	Tenancies int64 `json:"tenancies"`
+
+	// Mount point of the image.
+	Image string `json:"image"`
+
+	// Control groups: that of the run, those of tools and of the slot in it.
+	Ownership string `json:"ownership"`
+
+	Tools string `json:"tools"`
+
+	Group string `json:"group"`
+
+	// Absent where the place was vacated.
+	Tenancy *TenancyHandle `json:"tenancy,omitempty"`
+}
+
+// TenancyHandle is one life of a slot.
+type TenancyHandle struct {
+	Folder string `json:"folder"`
+
+	// Number of the first process in the ledger.
+	Process int64 `json:"process"`
+
+	// Control groups that hold the limits.
+	Limits []string `json:"limits"`
+
+	// Sealed layers over the image, lowest first.
+	Layers []string `json:"layers"`
+
+	Policy CheckpointPolicy `json:"policy"`
+
+	Exclude []string `json:"exclude"`
+
+	// Folder of the checkpoint that it was restored from; absent after a provision.
+	From string `json:"from,omitempty"`
+}
+
+// OwnedThing is a thing that a ledger says is not gone.
+type OwnedThing struct {
+	Id int64 `json:"id"`
+
+	Kind string `json:"kind"`
+
+	Claim Claim `json:"claim"`
+
+	Identity *Identity `json:"identity,omitempty"`
+}
+
+// Claim is what was intended: enough to find the thing after a crash between intent and bind.
+type Claim struct {
+	// A path (mount point, cgroup directory, file) or a name (link).
+	Path string `json:"path,omitempty"`
+
+	// What a loop device or export is backed by.
+	Backing string `json:"backing,omitempty"`
+
+	// Cgroup that a process starts in.
+	Cgroup string `json:"cgroup,omitempty"`
+
+	Note string `json:"note,omitempty"`
+}
+
+// Identity is what was made. Never a name or an inode alone.
+type Identity struct {
+	Pid int64 `json:"pid,omitempty"`
+
+	StartTicks Int64 `json:"startTicks,omitempty"`
+
+	Dev Int64 `json:"dev,omitempty"`
+
+	Ino Int64 `json:"ino,omitempty"`
+
+	// Loop device path with the device and inode of its backing file in dev and ino.
+	Loop string `json:"loop,omitempty"`
+}
+
+// CheckpointParams name a checkpoint that an earlier run sealed, and what it has to be of.
+type CheckpointParams struct {
+	Checkpoint CheckpointReference `json:"checkpoint"`
+
+	Workload SHA256 `json:"workload"`
+
+	// Digest of the guest server.
+	Server SHA256 `json:"server"`
+}
+
+// CheckpointReference is a sealed checkpoint on disk.
+type CheckpointReference struct {
+	// Absolute path of its folder.
+	Dir string `json:"dir"`
+
+	// Digest of its handle.
+	Sha256 SHA256 `json:"sha256"`
+}
+
+type ExecuteParams struct {
+	Port int64 `json:"port"`
+
+	Command Command `json:"command"`
+}
+
 // Recipe builds an image.
 type Recipe struct {
 	ApiVersion APIVersion `json:"apiVersion"`
@@ -632,6 +750,74 @@ type Experiment struct {
 
 	// Slots at the same time, siblings of one checkpoint.
 	Slots int64 `json:"slots"`
+}
+
+// SlotHandle is what each command on a slot by hand leaves for the next one:
+// enough to find every thing of the slot again, and to know that it is that one.
+type SlotHandle struct {
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	Name Name `json:"name"`
+
+	Arm string `json:"arm"`
+
+	Created Time `json:"created"`
+
+	// When the last command that changed the slot ended.
+	Changed Time `json:"changed"`
+
+	// What that command left: a running tree; one that was restored and not let run, since a gate judged it; a place without a tree; nothing at all.
+	State string `json:"state"`
+
+	// Why it is not running, or why the slot was kept.
+	Reason string `json:"reason,omitempty"`
+
+	// The boot on which everything but its files was made.
+	Boot string `json:"boot"`
+
+	// Digests that have to be the same for the next command.
+	Engine EngineVersion `json:"engine"`
+
+	Server SHA256 `json:"server"`
+
+	Image SHA256 `json:"image"`
+
+	Manifest SHA256 `json:"manifest"`
+
+	Workload SHA256 `json:"workload"`
+
+	// Of the plan that made the slot.
+	Plan SHA256 `json:"plan"`
+
+	// Effective settings of the arm.
+	Settings map[string]string `json:"settings"`
+
+	// The random claim that names of the slot's things bear, and its scratch directory.
+	Claim string `json:"claim"`
+
+	Work string `json:"work"`
+
+	// The run that left the slot: its ledger owns everything. Absent where the slot has a ledger of its own.
+	Run string `json:"run,omitempty"`
+
+	// What a reset brings back.
+	Checkpoint *CheckpointReference `json:"checkpoint,omitempty"`
+
+	Place *PlaceHandle `json:"place,omitempty"`
+
+	// What the ledger said was not gone, oldest first.
+	Owned []OwnedThing `json:"owned"`
+}
+
+// EngineVersion says which program ran.
+type EngineVersion struct {
+	Version string `json:"version"`
+
+	Sha256 SHA256 `json:"sha256"`
+
+	Go string `json:"go"`
+
+	Schema APIVersion `json:"schema"`
 }
 
 // StateEntry is one path of the collapsed difference of a slot against its image.
@@ -787,34 +973,6 @@ type LedgerLine struct {
 	Claim Claim `json:"claim"`
 
 	Identity *Identity `json:"identity,omitempty"`
-}
-
-// Claim is what was intended: enough to find the thing after a crash between intent and bind.
-type Claim struct {
-	// A path (mount point, cgroup directory, file) or a name (link).
-	Path string `json:"path,omitempty"`
-
-	// What a loop device or export is backed by.
-	Backing string `json:"backing,omitempty"`
-
-	// Cgroup that a process starts in.
-	Cgroup string `json:"cgroup,omitempty"`
-
-	Note string `json:"note,omitempty"`
-}
-
-// Identity is what was made. Never a name or an inode alone.
-type Identity struct {
-	Pid int64 `json:"pid,omitempty"`
-
-	StartTicks Int64 `json:"startTicks,omitempty"`
-
-	Dev Int64 `json:"dev,omitempty"`
-
-	Ino Int64 `json:"ino,omitempty"`
-
-	// Loop device path with the device and inode of its backing file in dev and ino.
-	Loop string `json:"loop,omitempty"`
 }
 
 // Step is a node of the plan: kind, parameters and edges. Nothing else decides its identity.
@@ -995,17 +1153,6 @@ type Record struct {
 	Rollouts []Rollout `json:"rollouts"`
 
 	Checkpoint SHA256 `json:"checkpoint,omitempty"`
-}
-
-// EngineVersion says which program ran.
-type EngineVersion struct {
-	Version string `json:"version"`
-
-	Sha256 SHA256 `json:"sha256"`
-
-	Go string `json:"go"`
-
-	Schema APIVersion `json:"schema"`
 }
 
 // Reset is how a slot gets back to its start.

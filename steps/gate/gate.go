@@ -32,6 +32,7 @@ const (
 	Live          = "live"
 	Server        = "server"
 	Canary        = "canary"
+	Cleanup       = "cleanup"
 )
 
 // known returns the reading's value, or notes in j that it is unknown.

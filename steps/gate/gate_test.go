@@ -543,6 +543,7 @@ var tests = map[string]string{
 	"Live":          "TestLive",
 	"Server":        "TestServer",
 	"Canary":        "TestCanary",
+	"Cleanup":       "TestCleanup",
 }
 
 func TestEveryGateHasATest(t *testing.T) {

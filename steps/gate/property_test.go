@@ -21,6 +21,7 @@ func unknownTo(t *rapid.T) map[string]engine.Judgement {
 		NetworkUp:        JudgeNetworkUp(unreadable[bench.Network](t)),
 		Network:          JudgeNetwork(draw[bench.Network](t), unreadable[bench.Network](t)),
 		Enclosure:        JudgeEnclosure(unreadable[[]bench.Finding](t)),
+		Cleanup:          JudgeCleanup(unreadable[[]bench.Finding](t)),
 		Locks:            JudgeLocks(draw[[]bench.Lock](t), unreadable[[]bench.Lock](t)),
 		Processes:        JudgeProcesses(draw[[]bench.Process](t), unreadable[[]bench.Process](t)),
 		State:            JudgeState(draw[bench.StateManifest](t), unreadable[bench.StateManifest](t)),

@@ -8,21 +8,45 @@
 //
 // # Requests
 //
-//	GET  /probe          -> 200 Probe
-//	POST /execute        ExecuteRequest -> ExecuteResponse (also as /setup/execute)
+// GET /probe -> 200 Probe is ours. All others are the public server's
+// (github.com/xlang-ai/OSWorld, desktop_env/server/main.py), with its parameters,
+// shapes and statuses as its clients (desktop_env/controllers) rely on them.
+//
+//	POST /execute          ExecuteRequest -> ExecuteResponse (also as /setup/execute)
 //	       200 the program ran and ended, whatever its exit status
 //	       400 the request makes no sense
 //	       500 it could not be started, or its time was up and its tree was ended
 //	       503 the slot is failed, nothing was started
-//	POST /file           form field file_path -> 200 the file's bytes, 404 no such file
-//	POST /setup/upload   multipart fields file_path, then file_data -> 200 "File Uploaded"
+//	POST /run_python       RunPythonRequest -> RunPythonResponse; statuses as above
+//	POST /run_bash_script  RunBashRequest -> RunBashResponse; statuses as above
+//	POST /setup/launch     LaunchRequest -> 200 "COMMAND launched successfully"
+//	POST /setup/open_file  OpenFileRequest -> 200 once its window is the active one,
+//	       404 no such file or program, 500 no such window in time
+//	POST /setup/activate_window, /setup/close_window   WindowRequest
+//	       200 the window is the active one, or gone; 404 no such window
+//	POST /file             form field file_path -> 200 the file's bytes, 404 no such file
+//	POST /setup/upload     multipart fields file_path, then file_data -> 200 "File Uploaded: N bytes"
 //	       optional field mode: permission bits in octal; it comes before file_data
+//	POST /list_directory   {"path"} -> 200 {"directory_tree": TREE}, 400 no such directory
+//	       TREE is {"type": "directory", "name", "children": [TREE or {"type": "file", "name"}]},
+//	       or {"error"} for a directory that cannot be read
+//	POST /desktop_path     -> 200 {"desktop_path"}, 404 there is none
+//	GET  /platform         -> 200 "Linux"
+//	GET  /screenshot       -> 200 image/png, the screen with its cursor
+//	GET  /cursor_position  -> 200 [x, y]
+//	POST /screen_size      -> 200 Size
+//	POST /window_size      form field app_class_name -> 200 Size, 500 no such window
+//	GET  /terminal         -> 200 TerminalResponse
 //
-// Everything else is 404. Every answer other than those to /file and
-// /setup/upload is JSON; an error is {"error": TEXT} or, from /execute,
-// {"status": "error", "message": TEXT}. As on the public server, a leading ~ in
-// an argument and ~, $NAME and ${NAME} in a file_path stand for the user's home
-// and environment.
+// Everything else is 404. An error is {"error": TEXT} or, where the response has
+// a status of its own, {"status": "error", "message": TEXT}; of the public server's
+// errors that are bare text, the text is the same. A request that needs the screen
+// is answered 500 with such an error where there is none. As on the public server, a
+// leading ~ in an argument and ~, $NAME and ${NAME} in a path stand for the user's
+// home and environment.
+//
+// Where this differs from the public server: activate_window and close_window
+// read back what they did, and say 404 or 500 where it says 200 all the same.
 package proto
 
 import (
@@ -46,6 +70,22 @@ const (
 	PathSetupExecute = "/setup/execute"
 	PathFile         = "/file"
 	PathUpload       = "/setup/upload"
+
+	PathRunPython = "/run_python"
+	PathRunBash   = "/run_bash_script"
+	PathLaunch    = "/setup/launch"
+	PathOpenFile  = "/setup/open_file"
+	PathActivate  = "/setup/activate_window"
+	PathClose     = "/setup/close_window"
+
+	PathScreenshot     = "/screenshot"
+	PathCursorPosition = "/cursor_position"
+	PathScreenSize     = "/screen_size"
+	PathWindowSize     = "/window_size"
+	PathTerminal       = "/terminal"
+	PathPlatform       = "/platform"
+	PathDesktopPath    = "/desktop_path"
+	PathListDirectory  = "/list_directory"
 )
 
 // LogDir is where guestd keeps what its services print: NAME.log each.
@@ -81,6 +121,8 @@ type Probe struct {
 	ServerSHA256 bench.SHA256 `json:"server_sha256"`
 	// Services in the order of the manifest.
 	Services []ServiceState `json:"services,omitempty"`
+	// Screen is there where the guest has a display, and the probe was made by the server.
+	Screen *Screen `json:"screen,omitempty"`
 	// Pid of the answering process in its own namespace: 1 for a slot's first process.
 	Pid int `json:"pid"`
 	// Uptime since the server's start, in nanoseconds of CLOCK_MONOTONIC. A

@@ -1,0 +1,22 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/drumsbench/drumsbench/arms/checkpoint"
+	"github.com/drumsbench/drumsbench/engine"
+)
+
+// OpenCheckpoint implements engine.CheckpointOpener.
+func (a *Arm) OpenCheckpoint(ctx context.Context, r engine.Root, dir string) (engine.Checkpoint, error) {
+	mounted, ok := r.(*root)
+	if !ok {
+		return engine.Checkpoint{}, fmt.Errorf("open checkpoint: root of another arm: %T", r)
+	}
+	cp, err := checkpoint.Open(dir)
+	if err != nil {
+		return engine.Checkpoint{}, err
+	}
+	return cp, a.usable(ctx, mounted, cp)
+}
