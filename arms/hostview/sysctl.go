@@ -148,8 +148,10 @@ func linkOf(name string) string {
 func volatileReason(name string) string {
 	name = strings.ReplaceAll(name, "/", "_") // a star does not stand for it
 	for _, v := range sysctlVolatile {
-		if ok, err := path.Match(v.pattern, name); ok && err == nil {
-			return v.reason
+		for pattern := range strings.FieldsSeq(v.patterns) {
+			if ok, err := path.Match(pattern, name); ok && err == nil {
+				return v.reason
+			}
 		}
 	}
 	return ""
@@ -160,18 +162,16 @@ var sysctlNever = map[string]string{
 	"vm.stat_refresh": "reading it gathers the statistics of all CPUs (vmstat_refresh)",
 }
 
-// sysctlVolatile are values that change without anybody setting them. A pattern
-// is path.Match's: a star stands for any text, dots included.
-var sysctlVolatile = []struct{ pattern, reason string }{
+// sysctlVolatile are values that change without anybody setting them. Patterns
+// are path.Match's: a star stands for any text, dots included.
+var sysctlVolatile = []struct{ patterns, reason string }{
 	{"fs.aio-nr", "counts asynchronous requests that are in flight"},
-	{"fs.dentry-state", "counts cached directory entries"},
+	{"fs.dentry-state fs.inode-nr fs.inode-state", "counts what is cached"},
 	{"fs.file-nr", "counts open files"},
-	{"fs.inode-nr", "counts cached inodes"},
-	{"fs.inode-state", "counts cached inodes"},
-	{"fs.quota.*", "counts the work of disk quotas"},
+	{"fs.quota.allocated_dquots fs.quota.cache_hits fs.quota.drops fs.quota.free_dquots fs.quota.lookups fs.quota.reads fs.quota.syncs fs.quota.writes",
+		"counts the work of disk quotas"},
 	{"kernel.cad_pid", "names a process by its number in the reader's pid namespace"},
-	{"kernel.hung_task_detect_count", "counts tasks that hung"},
-	{"kernel.hung_task_warnings", "counts down with each warning"},
+	{"kernel.hung_task_detect_count kernel.hung_task_warnings", "counts tasks that hung, or the warnings that are left"},
 	{"kernel.ns_last_pid", "is the process id that was given last; CRIU sets it to get the one that it wants"},
 	{"kernel.perf_event_max_sample_rate", "is lowered by the kernel when sampling takes too long"},
 	{"kernel.pty.nr", "counts pseudo-terminals"},
@@ -179,15 +179,10 @@ var sysctlVolatile = []struct{ pattern, reason string }{
 	{"kernel.random.uuid", "is another one at each reading"},
 	{"kernel.spl.*", "holds statistics of ZFS"},
 	{"kernel.tainted", "collects what befell the kernel; nobody can take it back"},
-	{"net.ipv4.tcp_available_congestion_control", "grows with modules that are loaded"},
-	{"net.ipv4.tcp_available_ulp", "grows with modules that are loaded"},
-	{"net.ipv6.conf.*.hop_limit", "follows the router's advertisement"},
-	{"net.ipv6.conf.*.mtu", "follows the link and the router's advertisement"},
-	{"net.ipv6.neigh.*.base_reachable_time_ms", "follows the router's advertisement"},
-	{"net.ipv6.neigh.*.retrans_time_ms", "follows the router's advertisement"},
-	{"net.mptcp.available_path_managers", "grows with modules that are loaded"},
-	{"net.mptcp.available_schedulers", "grows with modules that are loaded"},
+	{"net.core.netdev_rss_key net.ipv4.tcp_fastopen_key", "is made by the kernel once a driver or a socket needs it"},
+	{"net.ipv4.conf.*.mc_forwarding net.ipv6.conf.*.mc_forwarding", "says whether a multicast router runs"},
+	{"net.ipv4.tcp_available_congestion_control net.ipv4.tcp_available_ulp net.mptcp.available_* sunrpc.transports", "grows with modules that are loaded"},
+	{"net.ipv6.conf.*.hop_limit net.ipv6.conf.*.mtu net.ipv6.neigh.*.base_reachable_time_ms net.ipv6.neigh.*.base_reachable_time net.ipv6.neigh.*.retrans_time_ms net.ipv6.neigh.*.retrans_time",
+		"follows the router's advertisement"},
 	{"net.netfilter.nf_conntrack_count", "counts connections"},
-	{"sunrpc.transports", "grows with modules that are loaded"},
-	{"vm.nr_pdflush_threads", "counts threads of the kernel"},
 }
