@@ -30,6 +30,10 @@ type Workspace struct {
 	Ledger   Ledger
 	Evidence EvidenceStore
 	Log      *slog.Logger
+	// Manifest is the folder that the manifest lies in, absolute: its relative paths start there.
+	Manifest string
+	// Host runs a policy's program on the host; nil where a run has no means to.
+	Host HostRunner
 }
 
 // MakeWork makes the scratch directory, ledger first.

@@ -207,8 +207,11 @@ func (w *wiring) policyOf() bench.Policy {
 
 func (w *wiring) act(rollout int64) bench.ActParams {
 	p := bench.ActParams{Port: w.port(), Policy: w.policyOf(), Commands: []bench.Command{}, Instruction: w.m.Task.Instruction, Seed: w.m.Experiment.Seed + rollout}
-	if p.Policy.Oracle != nil {
+	switch {
+	case p.Policy.Oracle != nil:
 		p.Commands = nonNil(w.m.Task.Oracle)
+	case p.Policy.Host != nil:
+		p.Task = w.m.Task.Id
 	}
 	return p
 }

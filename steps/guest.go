@@ -89,12 +89,14 @@ func Readiness(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p ben
 
 var bindReadiness = engine.Bind(KindReadiness, func(ctx context.Context, x *engine.Exec, p bench.ReadinessParams) (engine.Ready, error) {
 	limit := duration(string(p.Readiness.Deadline))
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	deadline := time.Now().Add(limit)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	slot := engine.In[engine.Slot](x, 0)
 	c := dial(slot, p.Port)
 	tick := time.NewTicker(max(duration(string(p.Readiness.Period)), time.Millisecond))
 	defer tick.Stop()
+	look := watchScreen(p)
 	polls, answered, last := 0, false, error(nil)
 	for {
 		polls++
@@ -112,11 +114,14 @@ var bindReadiness = engine.Bind(KindReadiness, func(ctx context.Context, x *engi
 			err = probeCommand(ctx, c, p.Readiness.Probes[i])
 		}
 		if err == nil {
-			x.Fact(bench.Fact{Name: "readiness-polls", Known: true, Value: fmt.Sprint(polls), Source: "engine"})
-			return engine.Ready{}, nil
+			err = look.at(ctx, x, c, probe.Screen)
 		}
-		if ctx.Err() == nil {
-			last = err // not the deadline's own echo
+		if err == nil {
+			x.Fact(bench.Fact{Name: "readiness-polls", Known: true, Value: fmt.Sprint(polls), Source: "engine"})
+			return engine.Ready{}, look.keep(x, "screen.png")
+		}
+		if ctx.Err() == nil && time.Now().Before(deadline) {
+			last = err // not the deadline's own echo, which can be there before ctx knows
 		}
 		if m, ok := slot.(engine.Mortal); ok {
 			if err := m.Alive(); err != nil {
@@ -125,6 +130,9 @@ var bindReadiness = engine.Bind(KindReadiness, func(ctx context.Context, x *engi
 		}
 		select {
 		case <-ctx.Done():
+			if err := look.keep(x, "screen-refused.png"); err != nil {
+				last = errors.Join(last, err)
+			}
 			return engine.Ready{}, &engine.Error{Op: "wait for readiness",
 				Err:  fmt.Errorf("%w: %d polls in %s; last: %v", engine.ErrDeadline, polls, limit, last),
 				Hint: "raise readiness.deadline, or look at the services' logs in the guest below /run/guestd"}
@@ -200,29 +208,6 @@ var bindReseed = engine.Bind(KindReseed, func(ctx context.Context, x *engine.Exe
 	}
 	value, err := plant(ctx, c, string(p.Canary.File))
 	return engine.Canary(value), err
-})
-
-// Act lets the policy act.
-func Act(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.ActParams, after ...engine.Input) engine.Promise[engine.Acted] {
-	limit := slack
-	for _, c := range p.Commands {
-		limit += duration(string(c.Timeout)) + slack
-	}
-	in := append([]engine.Input{engine.Use(slot)}, after...)
-	return engine.Add[engine.Acted](b, at.spec(KindAct, p, limit), in...)
-}
-
-var bindAct = engine.Bind(KindAct, func(ctx context.Context, x *engine.Exec, p bench.ActParams) (engine.Acted, error) {
-	if p.Policy.None != nil {
-		return engine.Acted{}, nil // the negative control does nothing
-	}
-	c := dial(engine.In[engine.Slot](x, 0), p.Port)
-	for i, cmd := range p.Commands {
-		if err := command(ctx, x, c, fmt.Sprintf("oracle %d", i), cmd); err != nil {
-			return engine.Acted{}, err
-		}
-	}
-	return engine.Acted{}, nil
 })
 
 // Evaluate runs the checker. Its exit status is the score; anything but the

@@ -48,6 +48,8 @@ type census struct {
 	locks     []bench.Lock
 	state     bench.StateManifest
 	server    bench.Fact
+	// attempts says how many dumps it took.
+	attempts bench.Fact
 }
 
 func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestReference) (cp engine.Checkpoint, err error) {
@@ -83,32 +85,15 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 		}
 		err = errors.Join(err, rerr)
 	}()
-	for _, d := range []string{imagesDir, filepath.Dir(layerDir), "criu"} {
-		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
-			return engine.Checkpoint{}, err
-		}
+	if err := os.Mkdir(filepath.Join(dir, filepath.Dir(layerDir)), 0o755); err != nil {
+		return engine.Checkpoint{}, err
 	}
-	var c census
-	end := engine.StartSpan(ctx, "criu")
-	err = s.arm.besideCRIU(s.ws, dir, func() error {
-		return criu.Dump(ctx, s.arm.command(s.arm.tools.FD()), criu.DumpOptions{
-			Pid: t.pid, ImagesDir: filepath.Join(dir, imagesDir), WorkDir: filepath.Join(dir, "criu"),
-			FileLocks: s.arm.settings.Locks != "refuse", TCPClose: p.Policy.EstablishedTCP == "close", GhostLimit: ghost,
-		}, func(ctx context.Context, n criu.Notification) error {
-			if n.Script != criu.ScriptNetworkLock { // all tasks are seized
-				return nil
-			}
-			defer engine.StartSpan(ctx, "census")()
-			t.tracer = n.CRIU
-			defer func() { t.tracer = 0 }()
-			var err error
-			c, err = s.census(ctx, ref)
-			return err
-		})
-	})
-	end()
+	c, err := s.dumpTree(ctx, dir, criu.DumpOptions{
+		Pid: t.pid, ImagesDir: filepath.Join(dir, imagesDir), WorkDir: filepath.Join(dir, "criu"),
+		FileLocks: s.arm.settings.Locks != "refuse", TCPClose: p.Policy.EstablishedTCP == "close", GhostLimit: ghost,
+	}, ref)
 	if err != nil {
-		return engine.Checkpoint{}, s.keepLog(filepath.Join(dir, "criu"), err)
+		return engine.Checkpoint{}, err
 	}
 	if c.reference.Processes == nil {
 		return engine.Checkpoint{}, errors.New("criu dumped the tree without saying that it was stopped; no census was taken")
@@ -215,7 +200,7 @@ func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c censu
 		return engine.Checkpoint{}, err
 	}
 	facts := append(s.arm.tool.Facts(), s.arm.host...)
-	facts = append(facts, c.server, networkFact(img))
+	facts = append(facts, c.server, c.attempts, networkFact(img))
 	return checkpoint.Seal(ctx, dir, bench.Checkpoint{
 		ApiVersion: engine.APIVersion, Arm: Kind, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),
 		Workload: p.Workload, Image: s.root.sha256,

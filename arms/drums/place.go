@@ -249,8 +249,8 @@ func (p *place) reapStrays(ctx context.Context) error {
 	return nil
 }
 
-// reap waits for the first process, which was killed: for a child of ours until it
-// is reaped, for one that we adopted until it has let go of everything.
+// reap waits for the first process, which was killed. One that we adopted is its
+// parent's to reap; it has let go of everything by then.
 func (t *tenancy) reap(ctx context.Context) error {
 	if t.adopted != nil {
 		if err := t.adopted.Wait(ctx); err != nil {
@@ -258,7 +258,8 @@ func (t *tenancy) reap(ctx context.Context) error {
 		}
 		t.adopted.Close()
 		t.adopted = nil
-	} else if err := reap(ctx, t.pid); err != nil {
+	}
+	if err := reap(ctx, t.pid); err != nil {
 		return err
 	}
 	t.pid = 0

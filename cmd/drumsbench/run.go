@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sort"
 	"strings"
 	"time"
 
+	"github.com/drumsbench/drumsbench/arms/hostexec"
 	"github.com/drumsbench/drumsbench/arms/image"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
@@ -89,6 +91,11 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	repinned, err := repinnedFacts(c.RepinnedFrom, m.Manifest)
 	if err != nil {
 		return err
+	}
+	if p := m.Manifest.Policy; p.Host != nil { // now, not after a dump; the step compares again
+		if err := hostexec.Verify(engine.HostProgram{Exec: p.Host.Exec, Dir: m.Dir, SHA256: p.Host.Sha256}); err != nil {
+			return err
+		}
 	}
 	var dirs []string
 	var kept []bench.SlotHandle
@@ -257,10 +264,13 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	if err != nil {
 		return bench.Record{}, err
 	}
+	ws.Manifest, ws.Host = b.loaded.Dir, hostexec.New(ws, arm)
 	progress, stop := newView(b.globals, b.kind+" "+b.reset)
 	executor := engine.Executor{
 		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
 		Sink: dir.Events, Progress: progress, Digests: digests,
+		// Slots at the same time are that, also while their policies wait.
+		Parallel: max(2, runtime.NumCPU(), int(b.loaded.Manifest.Experiment.Slots)),
 		Keep: func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
 	}
 	res, err := executor.Run(ctx)

@@ -47,11 +47,9 @@ type hand struct {
 
 // Facts of a command's receipt.
 const (
-	kindCommand = "command"
-	factHandle  = "handle"
-	factPlan    = "plan"
-	factEngine  = "engine"
-	factRun     = "run"
+	factPlan   = "plan"
+	factEngine = "engine"
+	factRun    = "run"
 )
 
 func slotsFolder(state string) string { return filepath.Join(state, "slots") }
@@ -287,15 +285,15 @@ func lastCommand(dir string) (last command, n int, err error) {
 		return last, 0, err
 	}
 	for _, r := range receipts {
-		if r.Kind != kindCommand {
+		if r.Kind != record.KindCommand {
 			continue
 		}
 		n++
+		if digest := record.HandleNamed(r); digest != "" {
+			last.handle = digest
+		}
 		for _, f := range r.Facts {
-			switch f.Name {
-			case factHandle:
-				last.handle = bench.SHA256(f.Value)
-			case factRun:
+			if f.Name == factRun {
 				last.run = f.Value
 			}
 		}
@@ -476,9 +474,9 @@ func (h *hand) write(step string, plan *engine.Plan, d done, began time.Time) (e
 	if err != nil {
 		return err
 	}
-	r := bench.Receipt{Time: engine.Timestamp(time.Now()), Event: "step", Step: step, Kind: kindCommand, Verdict: asVerdict(d.Verdict),
+	r := bench.Receipt{Time: engine.Timestamp(time.Now()), Event: "step", Step: step, Kind: record.KindCommand, Verdict: asVerdict(d.Verdict),
 		Start: "0", End: bench.Int64(strconv.FormatInt(int64(time.Since(began)), 10)), Findings: d.Findings,
-		Facts: []bench.Fact{fact(factHandle, string(h.known)), fact(factEngine, string(version.Sha256))}}
+		Facts: []bench.Fact{fact(record.HandleFact, string(h.known)), fact(factEngine, string(version.Sha256))}}
 	if h.handle.Run != "" {
 		r.Facts = append(r.Facts, fact(factRun, h.handle.Run))
 	}

@@ -59,6 +59,9 @@ func (c slotReleaseCmd) Run(ctx context.Context, g *globals) error {
 	if last.run != "" {
 		run = last.run
 	}
+	if err := known(folder, run); err != nil {
+		return &engine.Error{Op: op, Err: err, Hint: "look for the slot's claim, drums- and 12 digits, among the control groups and in the scratch directories of " + g.State}
+	}
 	report, err := takeAway(ctx, g.State, run)
 	if err != nil {
 		return busy(op, err)
@@ -95,6 +98,23 @@ type releaseResult struct {
 	Left   int           `json:"left"`
 	Folder string        `json:"folder,omitempty"`
 	Things []sweep.Thing `json:"things"`
+}
+
+// known requires that there is a ledger, once there can have been something to
+// own: the chain begins after the ledger does.
+func known(folder, run string) error {
+	_, err := os.Lstat(filepath.Join(run, record.LedgerFile))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	events, _, err := record.ReadEvents(folder)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(events) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the ledger in %s is gone, and with it what the slot owns", engine.ErrUnknown, run)
 }
 
 // takeAway sweeps what the ledger in dir owns. A folder without anything to sweep left nothing.
@@ -135,7 +155,7 @@ func (c slotReleaseCmd) close(ctx context.Context, g *globals, folder string, n 
 
 // released writes the last lines of the chain.
 func released(dir *record.Dir, n int, report sweep.Report, left int) error {
-	r := bench.Receipt{Time: engine.Timestamp(time.Now()), Event: "step", Step: fmt.Sprintf("%d.release", n), Kind: kindCommand, Verdict: engine.Pass}
+	r := bench.Receipt{Time: engine.Timestamp(time.Now()), Event: "step", Step: fmt.Sprintf("%d.release", n), Kind: record.KindCommand, Verdict: engine.Pass}
 	for _, t := range report.Things {
 		r.Facts = append(r.Facts, fact(fmt.Sprintf("%s.%d", t.Kind, t.ID), strings.TrimSpace(fmt.Sprintf("%s %s %s", t.Outcome, t.What, t.Reason))))
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/hostview"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -68,17 +69,10 @@ func (b *bed) takeSources(real string) {
 		b.Fatal(err)
 	}
 	defer lock.Close()
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		b.Fatal(err)
-	}
-	pins := filepath.Join("manifests", "pins", "pins.cue")
-	err = errors.Join(
+	err := errors.Join(
 		os.MkdirAll(filepath.Join(b.state, "work"), 0o755), os.MkdirAll(filepath.Join(b.state, "images"), 0o755),
-		os.CopyFS(b.manifests, os.DirFS(filepath.Join(root, "manifests"))),
-		os.CopyFS(filepath.Join(b.state, "manifests", "schemas"), os.DirFS(filepath.Join(root, "schemas"))),
-		os.Remove(filepath.Join(b.state, "manifests", pins)),
-		copyFile(filepath.Join(real, "manifests", pins), filepath.Join(b.state, "manifests", pins)),
+		os.CopyFS(b.manifests, os.DirFS(filepath.Join(real, "manifests", "manifests"))),
+		os.CopyFS(filepath.Join(b.state, "manifests", "schemas"), schemas.FS), // this program's own
 		copyFile(filepath.Join(real, "images", "tiny.qcow2"), filepath.Join(b.state, "images", "tiny.qcow2")),
 		os.Symlink(filepath.Join(real, "criu"), filepath.Join(b.state, "criu")),
 	)
@@ -243,8 +237,8 @@ func (b *bed) reseal(name string, change func(*bench.SlotHandle)) {
 	change(&h)
 	digest, err := d.WriteHandle(h)
 	if err == nil {
-		err = d.Events.Append(bench.Receipt{Time: engine.Timestamp(time.Now()), Event: "step", Step: "planted", Kind: kindCommand, Verdict: engine.Pass,
-			Facts: []bench.Fact{fact(factHandle, string(digest))}})
+		err = d.Events.Append(bench.Receipt{Time: engine.Timestamp(time.Now()), Event: "step", Step: "planted", Kind: record.KindCommand, Verdict: engine.Pass,
+			Facts: []bench.Fact{fact(record.HandleFact, string(digest))}})
 	}
 	if err != nil {
 		b.Fatal(err)
@@ -308,17 +302,7 @@ func TestSlotByHand(t *testing.T) {
 	// The chain is whole; a sweep without a name leaves the slots alone.
 	b.want(0, nil, "sweep")
 	b.wantState("second", "running", "")
-	for _, name := range []string{"desk", "second"} {
-		problems, err := record.VerifyChain(b.slot(name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range problems {
-			if p.Kind != record.Cut { // the slot has not ended
-				t.Errorf("%s: %v", name, p)
-			}
-		}
-	}
+	b.want(0, []string{"desk: sound", "second: sound", "checkpoints/slot-0"}, "verify", slotsFolder(b.state))
 	b.want(0, []string{"nothing of it is left"}, "slot", "release", "second")
 	b.want(0, []string{"nothing of it is left", "released/desk-"}, "slot", "release", "desk")
 	b.want(0, []string{"there is no slot"}, "slot", "status")
@@ -333,10 +317,10 @@ func (b *bed) wantReleased(name string) {
 	if err != nil || len(found) != 1 {
 		b.Fatalf("released: %v, %v", found, err)
 	}
-	problems, err := record.VerifyChain(found[0])
-	if err != nil || len(problems) > 0 {
-		b.Errorf("chain of the released slot: %v, %v", problems, err)
+	if events, _, err := record.ReadEvents(found[0]); err != nil || events[len(events)-1].Event != "run_end" {
+		b.Errorf("the chain of the released slot does not end: %v", err)
 	}
+	b.want(0, []string{"sound"}, "verify", found[0])
 }
 
 // Each command refuses a slot that is not as the last one left it, with the
@@ -450,6 +434,9 @@ func TestSlotRefusals(t *testing.T) {
 			if c.state != "" {
 				b.wantState(name, c.state, c.reason)
 			}
+			if strings.HasPrefix(c.text, "handle.json") {
+				b.want(1, []string{"handle.json: edited"}, "verify", b.slot(name))
+			}
 			b.want(0, []string{"nothing of it is left"}, "slot", "release", name)
 		})
 	}
@@ -545,28 +532,46 @@ func TestSlotIsForOneCommand(t *testing.T) {
 	b.wantState("desk", "running", "")
 
 	b.want(0, nil, "slot", "dump", "desk")
-	reset := b.command("slot", "reset", "desk")
-	if err := reset.Start(); err != nil {
-		t.Fatal(err)
-	}
-	// The reset's first line in the ledger is the end of the tenancy before.
 	ledger := filepath.Join(b.slot("desk"), record.LedgerFile)
-	info, err := os.Stat(ledger)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2000 {
-		if now, err := os.Stat(ledger); err == nil && now.Size() > info.Size() {
-			break
+	// stop sends a reset a signal once it has begun: its first line in the ledger is
+	// the end of the tenancy before.
+	stop := func(s os.Signal) {
+		t.Helper()
+		info, err := os.Stat(ledger)
+		if err != nil {
+			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond)
+		reset := b.command("slot", "reset", "desk")
+		if err := reset.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2000 {
+			if now, err := os.Stat(ledger); err == nil && now.Size() > info.Size() {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if err := reset.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		if err := reset.Wait(); err == nil {
+			t.Errorf("a reset that got the signal %s ended with 0", s)
+		}
 	}
-	if err := reset.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = reset.Wait()
+	// One that is interrupted takes back what it began: the next one works.
+	stop(syscall.SIGINT)
+	b.want(0, []string{"desk: running"}, "slot", "reset", "desk")
+	stop(syscall.SIGKILL)
 	b.wantState("desk", "unfinished", "cut short")
 	b.want(1, []string{"a command was cut short"}, "slot", "reset", "desk")
+	// Without its ledger nobody can say that nothing is left.
+	if err := os.Rename(ledger, ledger+".x"); err != nil {
+		t.Fatal(err)
+	}
+	b.want(3, []string{"the ledger in", "is gone"}, "slot", "release", "desk")
+	if err := os.Rename(ledger+".x", ledger); err != nil {
+		t.Fatal(err)
+	}
 	b.want(0, []string{"nothing of it is left"}, "slot", "release", "desk")
 }
 
@@ -717,19 +722,59 @@ func (b *bed) changeHandle(cp string, change func(*bench.Checkpoint)) {
 	}
 }
 
-// broken is the manifest of locks with an oracle that does nothing.
-func (b *bed) broken() string {
+// An image that a daemon shows outlives the command too.
+func TestSlotOnFuse(t *testing.T) {
+	b := newBed(t)
+	dir := b.variant("fused", `arms: drums: {`, `arms: drums: {
+		attach: "fuse"`)
+	b.want(0, nil, "slot", "provision", "--name", "desk", dir)
+	b.shell("desk", "echo kept > /root/note")
+	b.want(0, nil, "slot", "dump", "desk")
+	b.want(0, nil, "slot", "restore", "desk")
+	b.want(0, nil, "slot", "reset", "desk")
+	if got := b.shell("desk", "cat /root/note"); got != "kept\n" {
+		t.Errorf("after the reset: %q", got)
+	}
+	for _, o := range b.handle("desk").Owned {
+		if o.Kind == "export" {
+			if err := syscall.Kill(int(o.Identity.Pid), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 200 {
+		if b.status("desk").State == "refused" {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	b.wantState("desk", "refused", "the program that shows the image")
+	b.want(1, []string{"the program that shows the image"}, "slot", "reset", "desk")
+	b.want(0, []string{"nothing of it is left"}, "slot", "release", "desk")
+}
+
+// variant is the manifest of locks with one text replaced.
+func (b *bed) variant(name, old, new string) string {
 	b.Helper()
-	dir := filepath.Join(b.manifests, "broken")
+	dir := filepath.Join(b.manifests, name)
 	text, err := os.ReadFile(filepath.Join(b.locks(), "locks.cue"))
+	if err == nil && bytes.Count(text, []byte(old)) != 1 {
+		err = fmt.Errorf("the manifest does not have %q once", old)
+	}
 	if err == nil {
-		text = bytes.Replace(text, []byte(`["/usr/bin/python3", "/usr/local/lib/locks/write.py"]`), []byte(`["/bin/true"]`), 1)
+		text = bytes.Replace(text, []byte(old), []byte(new), 1)
 		err = errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "locks.cue"), text, 0o644))
 	}
 	if err != nil {
 		b.Fatal(err)
 	}
 	return dir
+}
+
+// broken is the manifest of locks with an oracle that does nothing.
+func (b *bed) broken() string {
+	b.Helper()
+	return b.variant("broken", `["/usr/bin/python3", "/usr/local/lib/locks/write.py"]`, `["/bin/true"]`)
 }
 
 // The slot of a run that failed stays for a person to look at, owned by the
@@ -754,6 +799,7 @@ func TestKeepOnFailure(t *testing.T) {
 		}
 	}
 	b.want(0, []string{"sound", "still owns"}, "verify", run)
+	b.want(0, []string{"sound"}, "verify", b.slot("locks-slot-0"))
 	state := b.wantState("locks-slot-0", "running", "evaluate-after")
 	if state.Run != run {
 		t.Errorf("the slot is of run %q", state.Run)
@@ -790,15 +836,7 @@ func TestKeepOnFailure(t *testing.T) {
 // A provision by hand that fails leaves nothing, unless it is asked to.
 func TestProvisionThatFails(t *testing.T) {
 	b := newBed(t)
-	dir := filepath.Join(b.manifests, "unready")
-	text, err := os.ReadFile(filepath.Join(b.locks(), "locks.cue"))
-	if err == nil {
-		text = bytes.Replace(text, []byte(`deadline: "30s"`), []byte(`deadline: "2s", probes: [{exec: ["/bin/false"]}]`), 1)
-		err = errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "locks.cue"), text, 0o644))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := b.variant("unready", `deadline: "30s"`, `deadline: "2s", probes: [{exec: ["/bin/false"]}]`)
 	b.want(1, []string{"gone: nothing of it is left", "wait for readiness"}, "slot", "provision", "--name", "desk", dir)
 	b.wantState("desk", "gone", "readiness")
 	b.want(1, []string{"is not there"}, "slot", "exec", "desk", "--", "/bin/true")

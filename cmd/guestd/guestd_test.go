@@ -518,6 +518,20 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// A client of the next service must not find a socket that is not listened on yet.
+func TestReadySocket(t *testing.T) {
+	const late = `
+import socket, time
+s = socket.socket(socket.AF_UNIX); s.bind("/run/late"); time.sleep(0.4); s.listen(1); time.sleep(100)`
+	s := start(t, guest.PhaseRunning,
+		bench.Service{Name: "late", Exec: []string{"python3", "-c", late}, Ready: "/run/late"},
+		bench.Service{Name: "client", Exec: []string{"python3", "-c", `import socket, time; socket.socket(socket.AF_UNIX).connect("/run/late"); open("/run/connected", "w"); time.sleep(100)`}, Ready: "/run/connected"},
+	)
+	if p := s.wait(guest.PhaseRunning); !p.Services[1].Alive {
+		t.Errorf("%+v", p.Services)
+	}
+}
+
 func TestServicesThatDoNotStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		services []bench.Service
@@ -673,40 +687,12 @@ func TestCost(t *testing.T) {
 	begin := time.Now()
 	s := start(t, guest.PhaseRunning)
 	started := time.Since(begin)
-	median := func(do func()) time.Duration {
-		times := make([]time.Duration, 51)
-		for i := range times {
-			begin := time.Now()
-			do()
-			times[i] = time.Since(begin)
-		}
-		slices.Sort(times)
-		return times[len(times)/2]
-	}
 	execute := median(func() { s.execute("true") })
 	probe := median(func() {
 		if _, err := s.client.Probe(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	})
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", s.pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	value := func(name string) int {
-		for _, line := range strings.Split(string(text)+string(rollup), "\n") {
-			if rest, ok := strings.CutPrefix(line, name+":"); ok {
-				n, _ := strconv.Atoi(strings.Fields(rest)[0])
-				return n
-			}
-		}
-		t.Fatalf("no %s", name)
-		return 0
-	}
 	info, err := os.Stat(program(t))
 	if err != nil {
 		t.Fatal(err)
@@ -728,8 +714,38 @@ func TestCost(t *testing.T) {
 	idle := float64(ticks()-before) / 3e9 * 100
 	t.Logf("start to running %s, probe %s, execute %s", started, probe, execute)
 	t.Logf("program %d KiB, RSS %d KiB, anonymous %d KiB, %d threads, idle %.2f%% of a CPU",
-		info.Size()>>10, value("VmRSS"), value("Anonymous"), value("Threads"), idle)
-	if info.Size() > 12<<20 || value("VmRSS") > 24<<10 || value("Anonymous") > 12<<10 || value("Threads") > 12 || idle > 5 {
+		info.Size()>>10, s.status("VmRSS"), s.status("Anonymous"), s.status("Threads"), idle)
+	if info.Size() > 12<<20 || s.status("VmRSS") > 24<<10 || s.status("Anonymous") > 12<<10 || s.status("Threads") > 12 || idle > 5 {
 		t.Error("guestd has become heavy")
 	}
+}
+
+func median(do func()) time.Duration {
+	times := make([]time.Duration, 51)
+	for i := range times {
+		begin := time.Now()
+		do()
+		times[i] = time.Since(begin)
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// status is a number that the kernel gives of guestd's memory or threads, in KiB or as it is.
+func (s *testSlot) status(name string) int {
+	s.t.Helper()
+	for _, file := range []string{"status", "smaps_rollup"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", s.pid, file))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, line := range strings.Split(string(text), "\n") {
+			if rest, ok := strings.CutPrefix(line, name+":"); ok {
+				n, _ := strconv.Atoi(strings.Fields(rest)[0])
+				return n
+			}
+		}
+	}
+	s.t.Fatalf("no %s", name)
+	return 0
 }

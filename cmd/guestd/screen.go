@@ -17,8 +17,9 @@ const (
 var errNoDisplay = errors.New("the guest has no display")
 
 // screen is the way to the slot's X server. Nothing is kept between two requests:
-// each makes a connection, and has seen both of its ends closed before it is
-// answered, so that a dump finds none.
+// each makes a connection, and has closed it, and seen the server hang up, before it
+// is answered. So a dump finds no connection; at worst it finds the server between
+// its shutdown(2) and its close(2) of one whose other end is gone.
 type screen struct{}
 
 // connection to the X server, for one request.

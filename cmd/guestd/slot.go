@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -128,10 +129,7 @@ func (s *slot) startService(i int, c bench.Service) error {
 		s.ended(i, <-ended)
 	}()
 
-	for ready != "" {
-		if _, err := os.Lstat(ready); err == nil {
-			break
-		}
+	for ready != "" && !isReady(ready) {
 		select {
 		case <-gone:
 			return errEnded
@@ -145,6 +143,35 @@ func (s *slot) startService(i int, c bench.Service) error {
 	}
 	s.states[i].Ready = true
 	return nil
+}
+
+// isReady says whether a service's ready path is there. A socket is there when it
+// is bound, and of use when it is listened on: a client that comes in between is
+// turned away. The kernel's table says so without a connection.
+func isReady(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().Type() != os.ModeSocket {
+		return err == nil
+	}
+	table, err := os.ReadFile("/proc/self/net/unix")
+	if err != nil {
+		return false
+	}
+	const listening = "00010000" // __SO_ACCEPTCON, include/linux/net.h
+	for line := range strings.Lines(string(table)) {
+		// Address, references, protocol, flags, type, state, inode, path: see proc_net(5).
+		// The path is as it was bound, so it may be relative or lead over a link; one
+		// that begins with @ is no file.
+		f := strings.Fields(line)
+		if len(f) < 8 || f[3] != listening || f[7][0] == '@' {
+			continue
+		}
+		bound, name := strings.TrimSuffix(line, "\n"), filepath.Base(path)
+		if strings.HasSuffix(bound, "/"+name) || strings.HasSuffix(bound, " "+name) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *slot) ended(i int, status syscall.WaitStatus) {

@@ -58,7 +58,7 @@ type (
 type xError struct{ code, op byte }
 
 func (e *xError) Error() string {
-	return fmt.Sprintf("X server refused request %d with error %d", e.op, e.code)
+	return fmt.Sprintf("request %d was refused by the X server with error %d", e.op, e.code)
 }
 
 // refusedWith says whether err is a refusal with one of the codes.
@@ -67,7 +67,7 @@ func refusedWith(err error, codes ...byte) bool {
 	return errors.As(err, &e) && bytes.IndexByte(codes, e.code) >= 0
 }
 
-var errNonsense = errors.New("X server sent nonsense")
+var errNonsense = errors.New("nonsense from the X server")
 
 // maxReply holds the largest reply that is kept in memory: a cursor of 512x512 pixels.
 const maxReply = 1 << 20
@@ -112,8 +112,8 @@ func dialX(socket string, deadline time.Time) (*wire, error) {
 	return w, nil
 }
 
-// close returns once the server's end of the connection is gone too: the end of
-// our writing is the client's end for the server, the end of our reading its answer.
+// close returns once the server has hung up too: the end of our writing is the
+// client's end for the server, the end of our reading its answer.
 func (w *wire) close() error {
 	err := w.socket.CloseWrite()
 	if err == nil {

@@ -118,6 +118,8 @@ func TestProbeWithoutSubstance(t *testing.T) {
 		"digest":  func(p *Probe) { p.ServerSHA256 = "x" },
 		"mounts":  func(p *Probe) { p.Mounts = nil },
 		"links":   func(p *Probe) { p.Network.Links = nil },
+		"screen":  func(p *Probe) { p.Screen = &Screen{} },
+		"windows": func(p *Probe) { p.Screen = &Screen{Width: 1, Height: 1, Windows: make([]Window, 257)} },
 		"pid":     func(p *Probe) { p.Pid = 0 },
 		"uptime":  func(p *Probe) { p.Uptime = "" },
 	} {
@@ -447,5 +449,35 @@ func TestOtherConnections(t *testing.T) {
 	}, 1, Limits{})
 	if _, err := c.Probe(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestScreenshot(t *testing.T) {
+	limits := Limits{Picture: 100}
+	picture := strings.Repeat("x", 100)
+	h := serve(t, limits, say(reply(200, "image/png", picture)))
+	if got, err := h.Screenshot(t.Context()); err != nil || string(got) != picture {
+		t.Errorf("%q, %v", got, err)
+	}
+	if q := <-h.requests; q.Method != "GET" || q.URL.Path != "/screenshot" || !q.Close {
+		t.Errorf("%+v", q)
+	}
+	for name, c := range map[string]struct {
+		answer string
+		want   error
+	}{
+		"no display":     {jsonReply(500, `{"error": "the guest has no display"}`), ErrNoScreen},
+		"too large":      {reply(200, "image/png", picture+"x"), ErrTooLarge},
+		"claims to be":   {"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 99999999999\r\n\r\n", ErrTooLarge},
+		"another type":   {reply(200, "text/html", "<html>"), ErrProtocol},
+		"no JSON":        {reply(500, "text/html", "<html>"), ErrProtocol},
+		"another server": {jsonReply(404, `{"error": "no such request"}`), ErrProtocol},
+		"nothing":        {"", engine.ErrDead},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := serve(t, limits, say(c.answer)).Screenshot(t.Context()); !errors.Is(err, c.want) || got != nil {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
 	}
 }

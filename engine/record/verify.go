@@ -75,7 +75,7 @@ func Verify(dir string) (Report, error) { return VerifyAs(dir, "") }
 // Unknown where the record names another program.
 func VerifyAs(dir string, program bench.SHA256) (Report, error) {
 	v := verifier{dir: dir}
-	for _, check := range []func() error{v.events, v.files, v.evidence, v.record, v.ledger, v.rebuilt} {
+	for _, check := range []func() error{v.events, v.files, v.evidence, v.record, v.ledger, v.slot, v.rebuilt} {
 		if err := check(); err != nil {
 			return Report{}, err
 		}

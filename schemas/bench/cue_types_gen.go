@@ -415,6 +415,9 @@ type ActParams struct {
 
 	Instruction string `json:"instruction,omitempty"`
 
+	// The task's id, for a program on the host.
+	Task Name `json:"task,omitempty"`
+
 	Seed int64 `json:"seed"`
 }
 
@@ -436,8 +439,12 @@ type OraclePolicy struct {
 type NonePolicy struct {
 }
 
-// HostPolicy is an external agent: a program on the host that gets the slot's base
-// URL, the instruction, the seed and its deadline, and acts as it likes.
+// HostPolicy is an external agent: a program on the host that acts as it likes through the
+// slot's guest server, which it is offered on a port of 127.0.0.1 while it runs. Beside PATH
+// its environment is DRUMS_URL (base of the guest server), DRUMS_INSTRUCTION, DRUMS_SEED,
+// DRUMS_DEADLINE (RFC 3339) and DRUMS_TASK, and nothing else. What it prints and the files
+// that it leaves in its working directory are kept. Exit status 0: it did what it set out to do;
+// anything else and the rollout is invalid.
 type HostPolicy struct {
 	// The program and its arguments; the program is a file beside the manifest, or absolute.
 	Exec []string `json:"exec"`

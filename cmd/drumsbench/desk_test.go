@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/drumsbench/drumsbench/arms/hostexec"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/compile"
+	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// deskManifest is a manifest of the desk image with the pins of the image that "scripts/prepare desk" built.
+func deskManifest(t *testing.T, name string) string {
+	t.Helper()
+	path := filepath.Join(realState(), "manifests", "manifests", name)
+	for _, need := range []string{path, filepath.Join(realState(), "images", "desk.qcow2")} {
+		if _, err := os.Stat(need); err != nil {
+			t.Fatalf("%v: \"scripts/prepare desk\" builds the image and its pins", err)
+		}
+	}
+	return path
+}
+
+// runDesk runs a manifest on the real arm, which must pass, and returns the folder of its runs.
+func runDesk(t *testing.T, path string, args ...string) string {
+	t.Helper()
+	base := filepath.Join(realState(), "runs")
+	if err := os.MkdirAll(base, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.MkdirTemp(base, "drums-desk-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(out) })
+	cmd := exec.Command("drumsbench", append(append([]string{"--state", realState(), "run", "--out", out}, args...), path)...)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, &said)
+	}
+	return out
+}
+
+// receiptsOf are the receipts of a run by step.
+func receiptsOf(t *testing.T, run string) map[string]bench.Receipt {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(run, record.EventsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]bench.Receipt{}
+	for line := range bytes.Lines(b) {
+		var r bench.Receipt
+		if err := json.Unmarshal(line, &r); err != nil {
+			t.Fatal(err)
+		}
+		by[r.Step] = r
+	}
+	return by
+}
+
+// kept is what a step has under a name: the digest and the bytes.
+func kept(t *testing.T, run string, r bench.Receipt, name string) (bench.SHA256, []byte) {
+	t.Helper()
+	for _, e := range r.Evidence {
+		if e.Name == name {
+			found, err := filepath.Glob(filepath.Join(run, "evidence", string(e.Sha256)[:16]+"-*"))
+			if err != nil || len(found) == 0 {
+				t.Fatalf("evidence %s of %s is not there: %v", name, r.Step, err)
+			}
+			data, err := os.ReadFile(found[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return e.Sha256, data
+		}
+	}
+	t.Fatalf("step %s has no evidence %s: %+v", r.Step, name, r.Evidence)
+	return "", nil
+}
+
+func factOf(r bench.Receipt, name string) string {
+	for _, f := range r.Facts {
+		if f.Name == name && f.Known {
+			return f.Value
+		}
+	}
+	return "(unknown)"
+}
+
+// The agent sees and types through the interface of the public server; restored
+// and cold, every gate of every rollout passes.
+func TestDeskRename(t *testing.T) {
+	out := runDesk(t, deskManifest(t, "rename"), "-t", "rollouts=2")
+	for _, reset := range []string{"restore", "cold"} {
+		run := filepath.Join(out, "drums-"+reset)
+		nothingOwned(t, run)
+		r := readBack(t, run)
+		if r.Verdict != engine.RunPassed || len(r.Rollouts) != 2 {
+			t.Errorf("%s: %s with %d rollouts: %s", reset, r.Verdict, len(r.Rollouts), r.Reason)
+		}
+		for _, x := range r.Rollouts {
+			if x.Class != record.Success || x.Before == nil || *x.Before != 0 || x.After == nil || *x.After != 1 {
+				t.Errorf("%s: rollout %d is %s (%s)", reset, x.Index, x.Class, x.Reason)
+			}
+		}
+		receipts := receiptsOf(t, run)
+		for i := range 2 {
+			act := receipts[fmt.Sprintf("r%d/act", i)]
+			if n, err := strconv.Atoi(factOf(act, "policy.connections")); err != nil || n < 8 || factOf(act, "policy.connections-reset") != "0" {
+				t.Errorf("%s: rollout %d: %s connections, %s of them reset", reset, i, factOf(act, "policy.connections"), factOf(act, "policy.connections-reset"))
+			}
+			before, _ := kept(t, run, act, "policy/before.png")
+			after, _ := kept(t, run, act, "policy/after.png")
+			if before == after {
+				t.Errorf("%s: rollout %d: the screen is the same before and after", reset, i)
+			}
+		}
+	}
+}
+
+// Four desks of one checkpoint at once: each has its own screen, port and
+// canary, and passes every gate.
+func TestDeskSiblings(t *testing.T) {
+	out := runDesk(t, deskManifest(t, "rename"), "-t", "rollouts=4", "-t", "slots=4", "--reset", "restore")
+	run := filepath.Join(out, "drums-restore")
+	nothingOwned(t, run)
+	if r := readBack(t, run); r.Verdict != engine.RunPassed || len(r.Rollouts) != 4 {
+		t.Fatalf("%s: %s", r.Verdict, r.Reason)
+	}
+	receipts := receiptsOf(t, run)
+	slots, urls, before, after := map[string]bool{}, map[string]bool{}, map[bench.SHA256]bool{}, map[bench.SHA256]bool{}
+	// All four acted at one time.
+	var lastStart, firstEnd int64 = 0, 1 << 62
+	for i := range 4 {
+		act := receipts[fmt.Sprintf("r%d/act", i)]
+		start, err := strconv.ParseInt(string(act.Start), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end, err := strconv.ParseInt(string(act.End), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lastStart, firstEnd = max(lastStart, start), min(firstEnd, end)
+		_, said := kept(t, run, act, "policy.stdout")
+		for line := range strings.Lines(string(said)) {
+			if url, ok := strings.CutPrefix(line, "rename: server "); ok {
+				urls[url] = true
+			}
+		}
+		b, _ := kept(t, run, act, "policy/before.png")
+		a, _ := kept(t, run, act, "policy/after.png")
+		before[b], after[a] = true, true
+		slots[readBack(t, run).Rollouts[i].Slot] = true
+	}
+	if len(slots) != 4 || len(urls) != 4 {
+		t.Errorf("slots %v, ports %v, want four of each", slots, urls)
+	}
+	// Each agent types its own seed; nobody sees what another did.
+	if len(before) != 1 || len(after) != 4 {
+		t.Errorf("%d pictures before, want one; %d after, want four", len(before), len(after))
+	}
+	if lastStart >= firstEnd {
+		t.Errorf("the four did not act at one time: the last began %d ns after the first had ended", lastStart-firstEnd)
+	}
+}
+
+// The desktop program keeps its snapshot through restores, and loses it where the locks are left to CRIU.
+func TestDeskSQLite(t *testing.T) {
+	path := deskManifest(t, "sqlite")
+	out := runDesk(t, path, "-t", "rollouts=2")
+	for _, reset := range []string{"restore", "cold"} {
+		run := filepath.Join(out, "drums-"+reset)
+		nothingOwned(t, run)
+		if r := readBack(t, run); r.Verdict != engine.RunPassed {
+			t.Errorf("%s: %s: %s", reset, r.Verdict, r.Reason)
+		}
+	}
+	out = filepath.Join(t.TempDir(), "criu")
+	cmd := exec.Command("drumsbench", "--state", realState(), "run", "--out", out, "-t", "locks=criu", "-t", "rollouts=1", "--reset", "restore", path)
+	said, err := cmd.CombinedOutput()
+	if got := exitOf(t, err); got != 1 || !strings.Contains(string(said), "/var/lib/book/book.db-shm bytes 128-128: is lost") {
+		t.Errorf("exit code %d\n%s", got, said)
+	}
+}
+
+// The hands of the desk do what agents of the public server ask of them.
+func TestDeskHands(t *testing.T) {
+	text, err := os.ReadFile("testdata/desk/pyautogui.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A manifest beside the others, so that it has their pins.
+	dir, err := os.MkdirTemp(filepath.Dir(deskManifest(t, "rename")), "drums-hands-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	manifest, err := os.ReadFile(filepath.Join(deskManifest(t, "rename"), "rename.cue"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quoted, err := json.Marshal(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const oracle = "oracle: ["
+	if strings.Count(string(manifest), oracle) != 1 {
+		t.Fatal("manifests/rename has its oracle in another form")
+	}
+	changed := strings.Replace(string(manifest), oracle, oracle+`{exec: ["/usr/bin/python3", "-c", `+string(quoted)+`], timeout: "60s"}, `, 1)
+	if err := os.WriteFile(filepath.Join(dir, "hands.cue"), []byte(changed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := runDesk(t, filepath.Join(dir, "hands.cue"), "-t", "policy=oracle", "-t", "rollouts=1", "--reset", "restore")
+	run := filepath.Join(out, "drums-restore")
+	if _, said := kept(t, run, receiptsOf(t, run)["r0/act"], "oracle 0.stdout"); string(said) != "all of it\n" {
+		t.Errorf("it said %q", said)
+	}
+}
+
+// Each agent in manifests/ is the one that its manifest pins.
+func TestAgentsArePinned(t *testing.T) {
+	for _, name := range []string{"rename"} {
+		m, err := compile.Load(compile.Options{Path: filepath.Join("..", "..", "manifests", name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := m.Manifest.Policy.Host
+		if p == nil {
+			t.Errorf("manifests/%s has no agent", name)
+			continue
+		}
+		if err := hostexec.Verify(engine.HostProgram{Exec: p.Exec, Dir: m.Dir, SHA256: p.Sha256}); err != nil {
+			t.Errorf("manifests/%s: %v; write the digest into manifests/pins/agents.cue", name, err)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package steps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"image"
+	"strconv"
+	"time"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/guest"
+	"github.com/drumsbench/drumsbench/engine/screen"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// screenPeriod is the time between two pictures at least: a picture is work in the
+// guest, and two that are equal must be of two moments to mean that the screen stands still.
+const screenPeriod = 50 * time.Millisecond
+
+// watch is the part of readiness that is about the screen; see package screen for
+// the rule. It holds for the last two pictures that were taken, or it does not hold.
+type watch struct {
+	rule     bench.Readiness
+	want     screen.Want
+	pictures int
+	data     []byte // the last picture, as it came
+	picture  image.Image
+	asked    time.Time // when the last one was asked for, also in vain
+}
+
+func watchScreen(p bench.ReadinessParams) *watch {
+	w := &watch{rule: p.Readiness, want: screen.Want{Windows: p.Readiness.Windows}}
+	if p.Display != nil {
+		w.want.Width, w.want.Height = int(p.Display.Width), int(p.Display.Height)
+	}
+	return w
+}
+
+// at looks once. facts are what the guest's server said of the screen a moment
+// ago; pictures are only taken once they are as they must be. nil is ready, and
+// leaves what was measured in x.
+func (w *watch) at(ctx context.Context, x *engine.Exec, c *guest.Client, facts *guest.Screen) error {
+	switch {
+	case !w.rule.Screen && len(w.rule.Windows) == 0:
+		return nil
+	case facts == nil:
+		return errors.New("screen is not ready: the guest server says nothing of one")
+	case !w.rule.Screen:
+		return notReady(screen.JudgeWindows(*facts, w.rule.Windows))
+	}
+	before := w.picture
+	w.picture = nil // only pictures of two polls in a row count
+	if err := notReady(screen.JudgeFacts(*facts, w.want)); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Until(w.asked.Add(screenPeriod))):
+	}
+	w.asked = time.Now()
+	data, err := c.Screenshot(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	picture, err := screen.Decode(data)
+	if err != nil {
+		return err
+	}
+	w.data, w.picture = data, picture
+	w.pictures++
+	findings, m := screen.JudgeFrames(before, picture, *facts, w.want)
+	if err := notReady(findings); err != nil {
+		return err
+	}
+	fact := func(name, value string) bench.Fact {
+		return bench.Fact{Name: name, Known: true, Value: value, Source: "screenshot", View: engine.ViewGuest}
+	}
+	part := func(f float64) string { return strconv.FormatFloat(f, 'f', 4, 64) }
+	x.Fact(
+		fact("screen-pictures", strconv.Itoa(w.pictures)),
+		// When the accepted picture was there; what follows it in this step is our looking at it.
+		fact("screen_picture_ns", strconv.FormatInt(x.SinceStart(now).Nanoseconds(), 10)),
+		fact("screen-size", fmt.Sprintf("%dx%d", m.Width, m.Height)),
+		fact("screen-colours", strconv.Itoa(m.Colours)),
+		fact("screen-lit", part(m.Lit)),
+		fact("screen-dominant", part(m.Dominant)),
+		fact("screen-texture", part(m.Textured)),
+	)
+	return nil
+}
+
+func notReady(findings []bench.Finding) error {
+	if len(findings) == 0 {
+		return nil
+	}
+	return errors.New("screen is not ready: " + screen.Text(findings))
+}
+
+// keep makes the last picture evidence, where there is one.
+func (w *watch) keep(x *engine.Exec, name string) error {
+	if w.data == nil {
+		return nil
+	}
+	return x.Evidence(name, w.data)
+}

@@ -1,0 +1,224 @@
+package steps
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"image"
+	"image/color"
+	"image/png"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/guest"
+	"github.com/drumsbench/drumsbench/engine/guest/proto"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// moment is what the guest says at one poll of its screen.
+type moment struct {
+	facts   *guest.Screen
+	picture []byte // nil: it has none
+}
+
+// scripted is a guest with a screen: a probe moves on to the next moment, the last one stays.
+type scripted struct {
+	engine.Slot
+	server *httptest.Server
+
+	mu      sync.Mutex
+	moments []moment
+	probes  int
+	taken   []time.Time
+}
+
+func (s *scripted) Dial(ctx context.Context, _ int) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", s.server.Listener.Addr().String())
+}
+
+func (s *scripted) now() moment { return s.moments[min(s.probes, len(s.moments))-1] }
+
+func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	say := func(status int, v any) {
+		text, err := json.Marshal(v)
+		if err != nil {
+			panic(err)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		w.Write(text)
+	}
+	switch r.URL.Path {
+	case proto.PathProbe:
+		s.probes++
+		say(http.StatusOK, proto.Probe{Version: proto.Version, Phase: proto.PhaseRunning, Pid: 1, Uptime: "1", Clock: "1", Screen: s.now().facts,
+			Live:         bench.LiveState{Token: strings.Repeat("0f", 16), Counter: "7"},
+			ServerSHA256: bench.SHA256(strings.Repeat("ab", 32)), Mounts: []bench.Mount{{Point: "/"}}, Network: bench.Network{Links: []bench.Link{{Name: "lo"}}}})
+	case proto.PathScreenshot:
+		s.taken = append(s.taken, time.Now())
+		if s.now().picture == nil {
+			say(http.StatusInternalServerError, proto.ErrorResponse{Error: "connect to X server :0: no such file"})
+			return
+		}
+		w.Header().Set("Content-Type", "image/png")
+		w.Write(s.now().picture)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// evidence keeps what a step put there.
+type evidence map[string][]byte
+
+func (e evidence) Put(name string, data []byte) (bench.Evidence, error) {
+	e[name] = data
+	return bench.Evidence{Name: name, Sha256: canonical.Sum(data), Size: int64(len(data))}, nil
+}
+func (e evidence) Path(v bench.Evidence) string { return v.Name }
+
+type receipts map[string]bench.Receipt
+
+func (r receipts) Append(v bench.Receipt) error { r[v.Step] = v; return nil }
+
+// await runs one readiness step against a scripted guest.
+func await(t *testing.T, rule bench.Readiness, moments ...moment) (*scripted, bench.Receipt, evidence) {
+	t.Helper()
+	s := &scripted{moments: moments}
+	s.server = httptest.NewUnstartedServer(s)
+	s.server.Config.SetKeepAlivesEnabled(false)
+	s.server.Start()
+	t.Cleanup(s.server.Close)
+	b := engine.NewBuilder()
+	const kind = "test-slot"
+	slot := engine.Add[engine.Slot](b, engine.StepSpec{ID: "slot", Kind: kind, Deadline: time.Second})
+	rule.Server, rule.Period, rule.Deadline = true, "10ms", "600ms"
+	Readiness(b, At{ID: "readiness"}, slot, bench.ReadinessParams{Port: 5000, Readiness: rule, Services: []string{}, Display: &bench.Display{Width: 320, Height: 200, Depth: 24}})
+	p, err := b.Build(bench.SHA256(strings.Repeat("0", 64)), "cold")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bindings := Bindings()
+	bindings[kind] = engine.Bind(kind, func(context.Context, *engine.Exec, struct{}) (engine.Slot, error) { return s, nil }, []reflect.Type{}...)
+	kept, got := evidence{}, receipts{}
+	e := engine.Executor{Plan: p, Bindings: bindings, Workspace: &engine.Workspace{Evidence: kept}, Sink: got, Parallel: 2}
+	if _, err := e.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s, got["readiness"], kept
+}
+
+func encoded(t *testing.T, at func(x, y int) color.Color) []byte {
+	t.Helper()
+	img := image.NewRGBA(image.Rect(0, 0, 320, 200))
+	for y := range 200 {
+		for x := range 320 {
+			img.Set(x, y, at(x, y))
+		}
+	}
+	var b bytes.Buffer
+	if err := png.Encode(&b, img); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestReadinessOfTheScreen(t *testing.T) {
+	black := encoded(t, func(x, y int) color.Color { return color.Black })
+	desk := encoded(t, func(x, y int) color.Color { return color.RGBA{uint8(x * 5), uint8(y * 7), 100, 255} })
+	moved := encoded(t, func(x, y int) color.Color { return color.RGBA{uint8(x*5 + 1), uint8(y * 7), 100, 255} })
+	wrong := []byte("no picture at all")
+	facts := func(manager string, windows ...guest.Window) *guest.Screen {
+		return &guest.Screen{Width: 320, Height: 200, Manager: manager, Work: proto.Rect{Width: 320, Height: 200}, Windows: append([]guest.Window{}, windows...)}
+	}
+	term := guest.Window{Instance: "xterm", Class: "XTerm", Rect: proto.Rect{Width: 300, Height: 150}}
+	up := facts("Openbox", term)
+	screen := bench.Readiness{Screen: true}
+	windows := bench.Readiness{Screen: true, Windows: []bench.Window{{Class: "XTerm"}}}
+	windowsOnly := bench.Readiness{Windows: []bench.Window{{Class: "XTerm"}}}
+	for _, c := range []struct {
+		name    string
+		rule    bench.Readiness
+		moments []moment
+		// want is what the error says; empty is ready, after so many pictures, with this one as evidence.
+		want     string
+		pictures int
+		evidence map[string][]byte
+	}{
+		{"ready at once", windows, []moment{{up, desk}}, "", 2, map[string][]byte{"screen.png": desk}},
+		{"comes up", windows, []moment{{nil, nil}, {&guest.Screen{Unknown: "no X server"}, nil}, {facts(""), black}, {facts("Openbox"), black}, {up, black}, {up, black}, {up, desk}, {up, moved}, {up, moved}},
+			"", 5, map[string][]byte{"screen.png": moved}},
+		{"nothing asked", bench.Readiness{}, []moment{{nil, nil}}, "", 0, map[string][]byte{}},
+		{"windows only", windowsOnly, []moment{{up, nil}}, "", 0, map[string][]byte{}},
+		{"window absent", windowsOnly, []moment{{facts("Openbox"), nil}}, "window XTerm: no mapped window has this class", 0, map[string][]byte{}},
+		{"no facts", screen, []moment{{nil, desk}}, "the guest server says nothing of one", 0, map[string][]byte{}},
+		{"no X server", screen, []moment{{&guest.Screen{Unknown: "connect: refused"}, desk}}, "it is not known: connect: refused", 0, map[string][]byte{}},
+		{"no manager", screen, []moment{{facts("", term), desk}}, "manager: no window manager", 0, map[string][]byte{}},
+		{"black", screen, []moment{{up, black}}, "colours: the screen has too few colours (want at least 50, have 1); lit:", -1, map[string][]byte{"screen-refused.png": black}},
+		{"no picture", screen, []moment{{up, nil}}, "the guest has no picture of its screen", -1, map[string][]byte{}},
+		{"bad picture", screen, []moment{{up, wrong}}, "decode picture of the screen", -1, map[string][]byte{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, receipt, kept := await(t, c.rule, c.moments...)
+			have := ""
+			if receipt.Error != nil {
+				have = receipt.Error.Text
+			}
+			if (have == "") != (c.want == "") || !strings.Contains(have, c.want) {
+				t.Errorf("%s: %q, want %q", receipt.Verdict, have, c.want)
+			}
+			if c.pictures >= 0 && len(s.taken) != c.pictures {
+				t.Errorf("%d pictures, want %d", len(s.taken), c.pictures)
+			}
+			// One may be late on its way, all of them together are not.
+			if n := len(s.taken); n > 1 {
+				if apart := s.taken[n-1].Sub(s.taken[0]) / time.Duration(n-1); apart < screenPeriod*8/10 {
+					t.Errorf("pictures %s apart", apart)
+				}
+			}
+			if diff := cmp.Diff(evidence(c.evidence), kept); diff != "" {
+				t.Error(diff)
+			}
+			if c.want == "" && c.rule.Screen {
+				values := map[string]string{}
+				for _, f := range receipt.Facts {
+					values[f.Name] = f.Value
+				}
+				if values["screen-size"] != "320x200" || values["screen-colours"] == "" || values["screen-lit"] == "" || values["screen_picture_ns"] == "" {
+					t.Errorf("%v", values)
+				}
+			}
+			if c.want != "" && receipt.Verdict == engine.Pass {
+				t.Error("it passed")
+			}
+		})
+	}
+}
+
+// The screen of a moving picture is never ready.
+func TestScreenThatNeverStandsStill(t *testing.T) {
+	var moments []moment
+	facts := &guest.Screen{Width: 320, Height: 200, Manager: "m", Windows: []guest.Window{{Class: "X", Rect: proto.Rect{Width: 300, Height: 150}}}}
+	for i := range 100 {
+		moments = append(moments, moment{facts, encoded(t, func(x, y int) color.Color { return color.RGBA{uint8(x*5 + i), uint8(y * 7), 100, 255} })})
+	}
+	_, receipt, kept := await(t, bench.Readiness{Screen: true}, moments...)
+	if receipt.Error == nil || !strings.Contains(receipt.Error.Text, "frames: the screen is still changing") || receipt.Error.Cause != "deadline" {
+		t.Errorf("%+v", receipt.Error)
+	}
+	if kept["screen-refused.png"] == nil || kept["screen.png"] != nil {
+		t.Error("evidence")
+	}
+}
