@@ -1,6 +1,7 @@
 package procfs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -45,8 +46,8 @@ func Enclosure(initPid int, o Options) ([]bench.Finding, error) {
 	fail := func(err error) ([]bench.Finding, error) {
 		return nil, fmt.Errorf("check enclosure of slot: %w", err)
 	}
-	tasks, others, err := census(initPid)
-	if err != nil {
+	tasks, others, hidden, err := census(initPid)
+	if err := errors.Join(err, hidden); err != nil {
 		return fail(err)
 	}
 	e := &enclosure{init: initPid, options: o, tasks: tasks, others: others, proc: os.DirFS(root), byPid: map[int]Task{}}

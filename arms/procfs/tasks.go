@@ -38,14 +38,16 @@ func (t Task) Zombie() bool { return t.Status.State == 'Z' && t.Status.Threads <
 // pid 1 is gone or became another process meanwhile; engine.ErrRefused if
 // initPid is the pid 1 of no namespace.
 func Tasks(initPid int) ([]Task, error) {
-	tasks, _, err := census(initPid)
+	tasks, _, _, err := census(initPid)
 	return tasks, err
 }
 
-// census splits the processes of the host into those of the slot and the pids of the others.
-func census(initPid int) (tasks []Task, others []int, err error) {
-	fail := func(err error) ([]Task, []int, error) {
-		return nil, nil, fmt.Errorf("list processes of slot: %w", err)
+// census splits the processes of the host into those of the slot and the pids of
+// the others. hidden is engine.ErrUnknown if there is one that is certainly not in
+// the slot but may hold things of it, and the kernel does not let us look.
+func census(initPid int) (tasks []Task, others []int, hidden, err error) {
+	fail := func(err error) ([]Task, []int, error, error) {
+		return nil, nil, nil, fmt.Errorf("list processes of slot: %w", err)
 	}
 	id, err := Identity(initPid)
 	if err != nil {
@@ -75,9 +77,11 @@ func census(initPid int) (tasks []Task, others []int, err error) {
 			continue
 		}
 		if errors.Is(err, fs.ErrPermission) {
-			if err := guarded(pid, level, id); err != nil {
+			inside, err := guarded(pid, level, id)
+			if inside {
 				return fail(err)
 			}
+			hidden = errors.Join(hidden, err)
 			continue
 		}
 		if err != nil {
@@ -117,35 +121,36 @@ func census(initPid int) (tasks []Task, others []int, err error) {
 	if err != nil {
 		return fail(err)
 	}
-	return tasks, others, nil
+	return tasks, others, hidden, nil
 }
 
 // guarded judges a process that the kernel does not let us look into, such as a
-// container's own init with more capabilities than ours: it counts as a
-// stranger that holds nothing of the slot if it has no number at the slot's
-// level and is older than the slot, so that it has inherited nothing from it.
-// Anything else is engine.ErrUnknown.
-func guarded(pid, level int, slot bench.Identity) error {
+// container's own init with more capabilities than ours. Without a number at the
+// slot's level it is in no pid namespace of the slot (inside is false); if it is
+// older than the slot too, it has inherited nothing from it. Anything else is
+// engine.ErrUnknown.
+func guarded(pid, level int, slot bench.Identity) (inside bool, err error) {
 	id, err := Identity(pid)
 	if errors.Is(err, engine.ErrDead) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return true, err
 	}
 	st, err := observe.ReadStatus(os.DirFS(root), pid)
 	if vanished(err) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return true, err
 	}
 	born, err1 := strconv.ParseUint(string(id.StartTicks), 10, 64)
 	made, err2 := strconv.ParseUint(string(slot.StartTicks), 10, 64)
-	if err1 != nil || err2 != nil || len(st.NSpid) > level || born >= made {
-		return fmt.Errorf("%w: pid %d (%s) may not be inspected", engine.ErrUnknown, pid, st.Name)
+	inside = len(st.NSpid) > level
+	if err1 != nil || err2 != nil || inside || born >= made {
+		err = fmt.Errorf("%w: pid %d (%s) may not be inspected", engine.ErrUnknown, pid, st.Name)
 	}
-	return nil
+	return inside, err
 }
 
 // Processes lists the slot's processes as the record keeps them, sorted by

@@ -15,7 +15,7 @@ import (
 
 const (
 	// killLimit is how long a tree may take to be gone once it is killed.
-	killLimit = 5 * time.Second
+	killLimit = 15 * time.Second
 	// drainGrace is how long a program's children that live on are waited for once
 	// it has ended, while they hold its outputs open. What the program itself
 	// printed is complete without it.
