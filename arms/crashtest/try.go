@@ -19,6 +19,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/sweep"
+	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 )
 
@@ -133,8 +134,24 @@ func (h *Harness) Unswept(ctx context.Context, w Window) (problems []string, err
 	return problems, nil
 }
 
-// crash runs the program into the window.
+// errBlocked: the run ended by itself, since something could not be learnt.
+var errBlocked = errors.New("the run was blocked before it was killed")
+
+// crash runs the program into the window. A run that is blocked is tried again:
+// others on the machine may keep something from being known for a moment.
 func (h *Harness) crash(ctx context.Context, w Window, r *Result) (dir string, err error) {
+	for range 3 {
+		if dir, err = h.crashOnce(ctx, w, r); !errors.Is(err, errBlocked) {
+			break
+		}
+		if err := os.RemoveAll(filepath.Dir(dir)); err != nil {
+			return "", err
+		}
+	}
+	return dir, err
+}
+
+func (h *Harness) crashOnce(ctx context.Context, w Window, r *Result) (dir string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	env := w
@@ -159,6 +176,8 @@ func (h *Harness) crash(ctx context.Context, w Window, r *Result) (dir string, e
 	switch {
 	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL && exit.Sys().(syscall.WaitStatus).Signaled():
 		r.Killed = true
+	case exit != nil && exit.ExitCode() == engine.ExitCode(engine.RunBlocked):
+		return dir, fmt.Errorf("%s: %w: %s", w, errBlocked, said)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
 		return dir, fmt.Errorf("%s: the run failed before it was killed: %w: %s", w, err, said)
 	case w.Kind != Random: // the run was over before

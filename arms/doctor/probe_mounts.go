@@ -7,46 +7,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/overlay"
+	"github.com/drumsbench/drumsbench/arms/thread"
 )
 
 // inPrivateMounts runs f where mounts are seen by nobody else. They go with the
 // thread, so that nothing is left even of a process that is killed.
-func inPrivateMounts(f func() error) error {
-	return onLostThread(func() error {
-		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
-			return fmt.Errorf("unshare mount namespace: %w", err)
-		}
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			return fmt.Errorf("make mounts private: %w", err)
-		}
-		return f()
-	})
-}
-
-// onLostThread runs f on a thread that ends with it. The main thread cannot end, so it is never taken.
-func onLostThread(f func() error) error {
-	done := make(chan error, 1)
-	var run func()
-	run = func() {
-		runtime.LockOSThread()
-		if unix.Gettid() != os.Getpid() {
-			done <- f()
-			return // without UnlockOSThread
-		}
-		other := make(chan struct{})
-		go func() { defer close(other); run() }() // elsewhere, since this thread is taken
-		<-other
-		runtime.UnlockOSThread()
-	}
-	go run()
-	return <-done
-}
+func inPrivateMounts(f func() error) error { return thread.Apart(0, f) }
 
 // detached unmounts a probe's mount, however it ended.
 func detached(point string, err error) error {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -77,7 +78,7 @@ func bindInto(pid int, host, at string) error {
 	}
 	defer unix.Close(fd)
 	// A thread of its own, which ends: it has left its mount namespace for good.
-	return procfs.OnThread(func() error {
+	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			return err
 		}

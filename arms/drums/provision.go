@@ -16,6 +16,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/guest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -141,13 +142,7 @@ func guestEnv(g bench.Guest) ([]string, error) {
 // namespaces, root and v1 cgroups: it is prepared before it exists, and no copy
 // of this program has to run in its place.
 func apart(flags int, fn func() error) error {
-	return procfs.OnThread(func() error {
-		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS | flags); err != nil {
-			return fmt.Errorf("unshare namespaces: %w", err)
-		}
-		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-			return fmt.Errorf("make mounts private: %w", err)
-		}
+	return thread.Apart(flags, func() error {
 		// Descriptors that we inherited ourselves must not reach a slot or criu; Go's own never do.
 		if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 			return fmt.Errorf("close inherited descriptors: %w", err)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/observe"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -98,7 +99,7 @@ func Repair(ctx context.Context, initPid int, missing []bench.Lock) (Report, err
 		}
 		posix = append(posix, l)
 	}
-	err = procfs.OnThread(func() error {
+	err = thread.Run(func() error {
 		for _, o := range order {
 			done, err := o.repair(ctx)
 			report.Restored = append(report.Restored, done...)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/procfs/slottest"
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -405,7 +406,7 @@ func enter(s *slottest.Slot, kind string) error {
 func join(t *testing.T, s *slottest.Slot, kinds ...string) int {
 	t.Helper()
 	var c *exec.Cmd
-	err := procfs.OnThread(func() error {
+	err := thread.Run(func() error {
 		for _, k := range kinds {
 			if err := enter(s, k); err != nil {
 				return err
@@ -427,7 +428,7 @@ func join(t *testing.T, s *slottest.Slot, kinds ...string) int {
 func dialInside(t *testing.T, s *slottest.Slot, address string) net.Conn {
 	t.Helper()
 	var c net.Conn
-	err := procfs.OnThread(func() error {
+	err := thread.Run(func() error {
 		if err := enter(s, "net"); err != nil {
 			return err
 		}
@@ -457,7 +458,7 @@ func dialInside(t *testing.T, s *slottest.Slot, address string) net.Conn {
 func trace(t *testing.T, pid int) {
 	t.Helper()
 	seized, release, released := make(chan error), make(chan struct{}), make(chan struct{})
-	go procfs.OnThread(func() error {
+	go thread.Run(func() error {
 		defer close(released)
 		seized <- unix.PtraceSeize(pid)
 		<-release

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -49,27 +49,9 @@ func OpenNamespace(id bench.Identity, kind string) (*os.File, error) {
 	return f, nil
 }
 
-// OnThread runs fn on an OS thread that nothing else uses and that ends with
-// it, together with what fn changed of it (namespaces, traced tasks). Never the
-// main thread: that one cannot end, so Go would park it for ever where fn left it,
-// and /proc/PID would show the process there.
-func OnThread(fn func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			done <- OnThread(fn) // while this goroutine keeps the main thread busy
-			runtime.UnlockOSThread()
-			return
-		}
-		done <- fn()
-	}()
-	return <-done
-}
-
 // inNetwork runs fn on a thread inside a network namespace.
 func inNetwork(ns *os.File, fn func() error) error {
-	return OnThread(func() error {
+	return thread.Run(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter network namespace: %w", err)
 		}

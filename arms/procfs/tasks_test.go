@@ -14,6 +14,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/procfs/slottest"
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -188,7 +189,7 @@ func TestKillOfPid1EmptiesTheNamespace(t *testing.T) {
 
 func TestOnThreadLeavesTheMainThreadAlone(t *testing.T) {
 	for range 50 {
-		err := procfs.OnThread(func() error {
+		err := thread.Run(func() error {
 			if unix.Gettid() == unix.Getpid() {
 				t.Error("on the main thread")
 			}

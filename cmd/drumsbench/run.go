@@ -271,7 +271,7 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		Sink: dir.Events, Progress: progress, Digests: digests,
 		// Slots at the same time are that, also while their policies wait.
 		Parallel: max(2, runtime.NumCPU(), int(b.loaded.Manifest.Experiment.Slots)),
-		Keep: func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
+		Keep:     func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
 	}
 	res, err := executor.Run(ctx)
 	stop()
