@@ -32,7 +32,7 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 	t := p.now
 	p.mu.Unlock()
 	if t == nil || t.pid == 0 {
-		return o // every reading stays "not observed": there is no tree
+		return dead(view, aspects, "the slot is dead: it has no tree")
 	}
 	proc := fmt.Sprintf("/proc/%d/", t.pid)
 	for _, a := range aspects {
@@ -89,9 +89,37 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 			o.ToolConfig = engine.Known(criu.HostConfig(os.Environ(), os.DirFS("/")), "files and environment of the host", engine.ViewHost)
 		}
 	}
-	if t.adopted != nil { // not ours to reap: its pid may have been another process's meanwhile
-		if ended, err := t.ended(); ended || err != nil {
-			return engine.Observation{}
+	// What was read of a tree that has ended meanwhile is no reading: parts of it were
+	// gone, and the pid of one that is not ours to reap may be another process's by now.
+	if ended, err := t.ended(); err != nil {
+		return dead(view, aspects, err.Error())
+	} else if ended {
+		return dead(view, aspects, "the slot is dead: its first process has ended")
+	}
+	return o
+}
+
+// dead is the observation of a slot without a tree. The host's own configuration
+// does not depend on it, but a gate that passes on a dead slot has judged nothing.
+func dead(view bench.View, aspects []engine.Aspect, why string) (o engine.Observation) {
+	for _, a := range aspects {
+		switch a {
+		case engine.AspectLimits:
+			o.Limits = engine.Unknown[engine.Limits](why, view)
+		case engine.AspectMounts:
+			o.Mounts = engine.Unknown[[]bench.Mount](why, view)
+		case engine.AspectNetwork:
+			o.Network = engine.Unknown[bench.Network](why, view)
+		case engine.AspectLocks:
+			o.Locks = engine.Unknown[[]bench.Lock](why, view)
+		case engine.AspectProcesses:
+			o.Processes = engine.Unknown[[]bench.Process](why, view)
+		case engine.AspectEnclosure:
+			o.Enclosure = engine.Unknown[[]bench.Finding](why, view)
+		case engine.AspectState:
+			o.State = engine.Unknown[bench.StateManifest](why, view)
+		case engine.AspectToolConfig:
+			o.ToolConfig = engine.Unknown[[]string](why, view)
 		}
 	}
 	return o

@@ -75,6 +75,9 @@ func manifestRules(m bench.Manifest) Problems {
 	r.commands("task.oracle", m.Task.Oracle)
 	r.commands("readiness.probes", m.Readiness.Probes)
 	r.duration("checker.timeout", m.Checker.Timeout)
+	if m.Policy != nil && m.Policy.Host != nil {
+		r.duration("policy.host.timeout", m.Policy.Host.Timeout)
+	}
 	period := r.duration("readiness.period", m.Readiness.Period)
 	deadline := r.duration("readiness.deadline", m.Readiness.Deadline)
 	if period > 0 && deadline > 0 && period > deadline {
