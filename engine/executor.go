@@ -87,6 +87,7 @@ type run struct {
 	left     int // not finished
 	reported int // finished, in the order of the receipts
 	active   int // running now
+	working  int // of these, no release steps
 	queue    indexHeap
 	done     chan *Exec
 
@@ -114,7 +115,7 @@ type run struct {
 //	                         unknown of a need
 //	running                  -                   its context is cancelled
 //	not started              not_run             not_run
-//	not started, release     runs, once all its needs are finished in whatever way
+//	not started, release     runs, once all its needs are finished in whatever way and no other kind of step runs
 //
 // review_required stops nobody; not_applicable stops nobody if the step is
 // optional. An interrupted run is blocked, or failed if anything failed.
@@ -267,6 +268,9 @@ func (r *run) launch(ctx context.Context, i int) {
 	}
 	r.states[i] = running
 	r.active++
+	if !s.Release {
+		r.working++
+	}
 	r.tell(Event{Kind: StepStarted, At: time.Since(r.start), Done: r.reported, Step: s})
 	if s.Release {
 		ctx = context.WithoutCancel(ctx)
@@ -278,6 +282,9 @@ func (r *run) launch(ctx context.Context, i int) {
 // finish takes a step that returned or was given up.
 func (r *run) finish(x *Exec) {
 	r.active--
+	if !x.Step().Release {
+		r.working--
+	}
 	s := r.plan.Steps[x.index]
 	x.mu.Lock()
 	x.closed = true

@@ -43,6 +43,9 @@ func (r *run) startReady(ctx context.Context) {
 				r.opening = w
 				continue
 			}
+			if r.plan.Steps[i].Release && r.working > 0 {
+				return // what is released may be in the hands of a step that is not among its needs
+			}
 			r.queue.pop()
 			r.launch(ctx, i)
 		}
