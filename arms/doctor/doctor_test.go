@@ -451,7 +451,7 @@ var causes = []struct {
 	}, nil, "", OK},
 	{"others' things are no strays", func(p *planted) {
 		p.folder("/sys/fs/cgroup/unified/system.slice")
-		p.folder(state + "/work/build-tree")
+		p.folder(path.Join(state, "work", "build-tree"))
 		p.file(state+"/work/0123456789ab", "a file")
 	}, nil, "", OK},
 	{"scratch closed", func(p *planted) { p.closed(state + "/work") }, []string{"warn strays: cannot be learnt"}, "", OK},
