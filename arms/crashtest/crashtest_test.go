@@ -48,7 +48,7 @@ func TestDecoysNotice(t *testing.T) {
 func TestSample(t *testing.T) {
 	h := &Harness{lines: make([]bench.LedgerLine, 40), took: time.Second, Criu: true}
 	all := h.Windows(1, 5)
-	if want := 80 + 6 + 8 + 9 + 5; len(all) != want {
+	if want := 80 + 6 + 12 + 9 + 5; len(all) != want {
 		t.Errorf("%d windows, want %d", len(all), want)
 	}
 	names := map[string]bool{}

@@ -134,14 +134,16 @@ func (h *Harness) Unswept(ctx context.Context, w Window) (problems []string, err
 	return problems, nil
 }
 
-// errBlocked: the run ended by itself, since something could not be learnt.
-var errBlocked = errors.New("the run was blocked before it was killed")
+// errAgain: the run ended by itself before it could be killed, for a reason that
+// another try need not meet.
+var errAgain = errors.New("the run ended before it was killed")
 
-// crash runs the program into the window. A run that is blocked is tried again:
-// others on the machine may keep something from being known for a moment.
+// crash runs the program into the window. A run that is blocked is tried again,
+// since others on the machine may keep something from being known for a moment;
+// so is one whose criu was started and gone again between two looks at it.
 func (h *Harness) crash(ctx context.Context, w Window, r *Result) (dir string, err error) {
 	for range 3 {
-		if dir, err = h.crashOnce(ctx, w, r); !errors.Is(err, errBlocked) {
+		if dir, err = h.crashOnce(ctx, w, r); !errors.Is(err, errAgain) {
 			break
 		}
 		if err := os.RemoveAll(filepath.Dir(dir)); err != nil {
@@ -177,9 +179,11 @@ func (h *Harness) crashOnce(ctx context.Context, w Window, r *Result) (dir strin
 	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL && exit.Sys().(syscall.WaitStatus).Signaled():
 		r.Killed = true
 	case exit != nil && exit.ExitCode() == engine.ExitCode(engine.RunBlocked):
-		return dir, fmt.Errorf("%s: %w: %s", w, errBlocked, said)
+		return dir, fmt.Errorf("%s: %w: %s", w, errAgain, said)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
 		return dir, fmt.Errorf("%s: the run failed before it was killed: %w: %s", w, err, said)
+	case w.Kind == Criu:
+		return dir, fmt.Errorf("%s: %w: its criu call was not seen: %s", w, errAgain, said)
 	case w.Kind != Random: // the run was over before
 		return dir, fmt.Errorf("%s: the run never came there: %s", w, said)
 	}
