@@ -137,6 +137,7 @@ const (
 	AspectEnclosure  Aspect = "enclosure"
 	AspectState      Aspect = "state"
 	AspectToolConfig Aspect = "tool-config"
+	AspectMemory     Aspect = "memory"
 )
 
 // Observation is what an arm read of a slot.
@@ -150,6 +151,16 @@ type Observation struct {
 	State     Reading[bench.StateManifest]
 	// ToolConfig lists files and variables of the host that would change the arm's tools, such as /etc/criu/default.conf.
 	ToolConfig Reading[[]string]
+	Memory     Reading[Memory]
+}
+
+// Memory is what a slot takes of the host's memory, in bytes, as bench.Memory says.
+type Memory struct {
+	PrivateDirty, Pss int64
+	// Processes that were read; every one of the slot's, or the reading is unknown.
+	Processes int
+	// Harness is the private dirty memory of what the engine runs beside the slot to keep it.
+	Harness int64
 }
 
 // Limits are the bounds as the kernel enforces them, and who is under them.

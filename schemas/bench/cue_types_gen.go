@@ -488,6 +488,10 @@ type Checker struct {
 type ReleaseParams struct {
 }
 
+// MeasureParams: the slot's memory, read by the host.
+type MeasureParams struct {
+}
+
 // AdoptParams name a slot that an earlier command left.
 type AdoptParams struct {
 	Image Image `json:"image"`
@@ -723,6 +727,10 @@ type State struct {
 type Arms struct {
 	Drums *DrumsSettings `json:"drums,omitempty"`
 
+	Oci *OCISettings `json:"oci,omitempty"`
+
+	Qemu *QEMUSettings `json:"qemu,omitempty"`
+
 	Fake *FakeSettings `json:"fake,omitempty"`
 }
 
@@ -733,6 +741,46 @@ type DrumsSettings struct {
 
 	// How the image becomes a block device.
 	Attach string `json:"attach"`
+}
+
+// OCISettings: an OCI container under runc, which calls CRIU.
+type OCISettings struct {
+	// What happens to file locks. refuse: as runc ships it, a held lock refuses the dump. criu: CRIU's own flag, which loses POSIX locks on mapped files. repair: they are put back before the tree runs.
+	Locks string `json:"locks"`
+
+	// How the image becomes a block device.
+	Attach string `json:"attach"`
+
+	// Who makes the slot's network namespace. holder: a process of the engine's, whose namespace outlives each restore. runc: runc itself, whose restores leave loopback down.
+	Namespace string `json:"namespace"`
+
+	// Who makes the container's control group.
+	Cgroups string `json:"cgroups"`
+
+	// Digest that the host's runc has to have.
+	Runc SHA256 `json:"runc,omitempty"`
+
+	// A seccomp profile, in the form of the OCI runtime specification's linux.seccomp; without one there is none.
+	Seccomp *PinnedFile `json:"seccomp,omitempty"`
+}
+
+// PinnedFile is a file beside the manifest, pinned by its digest.
+type PinnedFile struct {
+	File string `json:"file"`
+
+	Sha256 SHA256 `json:"sha256"`
+}
+
+// QEMUSettings: a virtual machine under QEMU and its snapshots.
+type QEMUSettings struct {
+	// What runs the guest's instructions. tcg emulates them: every number of such a run is marked emulated and compared with no other arm's.
+	Accel string `json:"accel"`
+
+	// How the machine comes back. file: a new process on a memory file, copy-on-write, which siblings share. inplace: snapshot-load in the same process. loadvm: a new process that loads a snapshot from the disk.
+	Snapshot string `json:"snapshot"`
+
+	// Memory that the QEMU process may use beside the guest's own.
+	Headroom string `json:"headroom"`
 }
 
 // FakeSettings: an arm in memory, for tests. Each knob plants one fault.
@@ -754,6 +802,12 @@ type Experiment struct {
 
 	// Seed that a policy gets; rollout i gets seed plus i.
 	Seed int64 `json:"seed"`
+
+	// Runs of each arm and reset.
+	Blocks int64 `json:"blocks"`
+
+	// How those runs follow each other. sequence: all of one arm and reset, then the next. abba: one of each in turn, every second time backwards, so that a drift of the host meets all alike.
+	Order string `json:"order"`
 
 	// Slots at the same time, siblings of one checkpoint.
 	Slots int64 `json:"slots"`
@@ -1006,6 +1060,9 @@ type Step struct {
 
 	Warmup bool `json:"warmup,omitempty"`
 
+	// A control rollout: who acts.
+	Control string `json:"control,omitempty"`
+
 	// Release steps run whatever happened.
 	Release bool `json:"release,omitempty"`
 
@@ -1103,6 +1160,27 @@ type Rollout struct {
 
 	// Sub-spans of the reset by name, in nanoseconds.
 	Spans map[string]Int64 `json:"spans,omitempty"`
+
+	// A control: nobody acts and the score must stay 0, or the oracle acts and it must become 1. No number is drawn from it.
+	Control string `json:"control,omitempty"`
+
+	// Memory of the slot once it is usable, before anybody acts.
+	Memory *Memory `json:"memory,omitempty"`
+}
+
+// Memory of a slot on the host, in bytes, summed over its processes (of a VM: the VM's process) from smaps_rollup (proc(5)). Resident sizes are never added up: shared pages would count again and again.
+type Memory struct {
+	// Pages that are this slot's alone and were written: what one more slot costs.
+	PrivateDirty Int64 `json:"privateDirty"`
+
+	// Each page divided by the number of processes that map it.
+	Pss Int64 `json:"pss"`
+
+	// Processes that were read.
+	Processes int64 `json:"processes"`
+
+	// Private dirty memory of what the engine runs beside the slot to keep it: a namespace holder, a block device's server.
+	Harness Int64 `json:"harness"`
 }
 
 // StepOutcome is a step's line in the record.
