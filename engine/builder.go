@@ -144,6 +144,8 @@ type StepSpec struct {
 	Slot string
 	// Warmup: the rollout is left out of every number.
 	Warmup bool
+	// Control: who acts in a control rollout, "none" or "oracle"; empty for others.
+	Control string
 	// Release steps run whatever happened.
 	Release bool
 	// Optional: the verdict may be not_applicable where the arm declares it.
@@ -377,7 +379,7 @@ func (b *Builder) Build(workload bench.SHA256, reset string) (*Plan, error) {
 	for i, s := range b.specs {
 		p.Steps[i] = bench.Step{
 			Id: s.ID, Kind: s.Kind, Params: b.params[i], Needs: b.edges[i], Window: s.Window, Deadline: FormatDuration(s.Deadline),
-			Rollout: s.Rollout, Slot: s.Slot, Warmup: s.Warmup, Release: s.Release, Optional: s.Optional,
+			Rollout: s.Rollout, Slot: s.Slot, Warmup: s.Warmup, Control: s.Control, Release: s.Release, Optional: s.Optional,
 		}
 	}
 	p.link()

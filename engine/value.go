@@ -8,6 +8,9 @@ type Ready struct{}
 // Judged says that a gate passed.
 type Judged struct{}
 
+// Measured says that a reading was taken.
+type Measured struct{}
+
 // Canary is the content that a canary file must have.
 type Canary string
 

@@ -13,10 +13,12 @@ import (
 //
 //	survey -> mount -> provision -> gates -> readiness -> prepare -> gates(enclosed) -> dump -> gate(checkpoint)
 //	  each rollout: restore -> gates@stopped -> resume -> gates -> readiness -> reseed
-//	                -> evaluate(before) -> act -> evaluate(after) -> gate(canary)
+//	                -> measure -> evaluate(before) -> act -> evaluate(after) -> gate(canary)
 //	release -> gate(cleanup) (always)
 //
-// In cold mode each rollout is provision, readiness, prepare in place of
+// The first two rollouts are controls: one in which nobody acts and the score
+// must stay 0, one in which the oracle acts and it must become 1. A task that
+// fails either is worth no number: nothing after it is run. In cold mode each rollout is provision, readiness, prepare in place of
 // restore. Rollouts go round the slots; a measurement window holds the resets of
 // one round, siblings together.
 func Block(m bench.Manifest, workload bench.SHA256, reset string) (*engine.Plan, error) {
@@ -177,24 +179,45 @@ func (w *wiring) cold() {
 	w.release()
 }
 
+// controls are who acts in the rollouts before all others.
+var controls = []string{"none", "oracle"}
+
 // rollouts wires evaluate, act, evaluate and the canary behind each reset.
 func (w *wiring) rollouts(
 	start func(at At, k int) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input),
 	end func(k int, e engine.Input),
 ) {
 	e := w.m.Experiment
-	for i := range e.Warmup + e.Rollouts {
-		k := int(i % e.Slots)
-		at := At{ID: fmt.Sprintf("r%d/", i), Window: fmt.Sprintf("reset-%d", i/e.Slots), Rollout: &i, Slot: slotName(k), Warmup: i < e.Warmup}
+	rollout := func(at At, k int, policy bench.Policy, seed int64) engine.Input {
 		slot, planted, gates := start(at, k)
 		at.Window = ""
-		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.evaluate("before"), append(gates, engine.After(planted))...)
-		acted := Act(w.b, at.step("act"), slot, w.act(i), engine.After(before))
-		after := Evaluate(w.b, at.step("evaluate-after"), slot, w.evaluate("after"), engine.After(acted))
+		gates = append(gates, engine.After(planted))
+		measured := Measure(w.b, at.step("measure"), slot, gates...)
+		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.evaluate("before", policy), append(gates, engine.After(measured))...)
+		acted := Act(w.b, at.step("act"), slot, w.act(policy, seed), engine.After(before))
+		after := Evaluate(w.b, at.step("evaluate-after"), slot, w.evaluate("after", policy), engine.After(acted))
 		canary := GateCanary(w.b, at.step("gate-canary"), slot, planted, bench.GateParams{Gate: gate.Canary, Port: w.port(), Canary: &w.m.Canary}, engine.After(after))
 		w.last[k] = engine.AsPlace(slot)
-		end(k, engine.After(canary))
 		w.ends = append(w.ends, engine.After(canary))
+		return engine.After(canary)
+	}
+	next := int64(0)
+	for _, who := range controls {
+		i := next
+		next++
+		policy := bench.Policy{None: &bench.NonePolicy{}}
+		if who == "oracle" {
+			policy = bench.Policy{Oracle: &bench.OraclePolicy{}}
+		}
+		controlled := rollout(At{ID: fmt.Sprintf("r%d/", i), Rollout: &i, Slot: slotName(0), Control: who}, 0, policy, e.Seed)
+		for k := range w.last { // no slot begins before the task has proved itself
+			end(k, controlled)
+		}
+	}
+	for n := range e.Warmup + e.Rollouts {
+		i, k := next+n, int(n%e.Slots)
+		at := At{ID: fmt.Sprintf("r%d/", i), Window: fmt.Sprintf("reset-%d", n/e.Slots), Rollout: &i, Slot: slotName(k), Warmup: n < e.Warmup}
+		end(k, rollout(at, k, w.policyOf(), e.Seed+n))
 	}
 }
 
@@ -205,12 +228,12 @@ func (w *wiring) policyOf() bench.Policy {
 	return bench.Policy{Oracle: &bench.OraclePolicy{}}
 }
 
-func (w *wiring) act(rollout int64) bench.ActParams {
-	p := bench.ActParams{Port: w.port(), Policy: w.policyOf(), Commands: []bench.Command{}, Instruction: w.m.Task.Instruction, Seed: w.m.Experiment.Seed + rollout}
+func (w *wiring) act(policy bench.Policy, seed int64) bench.ActParams {
+	p := bench.ActParams{Port: w.port(), Policy: policy, Commands: []bench.Command{}, Instruction: w.m.Task.Instruction, Seed: seed}
 	switch {
-	case p.Policy.Oracle != nil:
+	case policy.Oracle != nil:
 		p.Commands = nonNil(w.m.Task.Oracle)
-	case p.Policy.Host != nil:
+	case policy.Host != nil:
 		p.Task = w.m.Task.Id
 	}
 	return p
@@ -218,10 +241,10 @@ func (w *wiring) act(rollout int64) bench.ActParams {
 
 // evaluate says which score a control must give: every rollout starts at 0, the
 // oracle ends at 1 and nobody ends at 0.
-func (w *wiring) evaluate(when string) bench.EvaluateParams {
-	p := bench.EvaluateParams{Port: w.port(), When: when, Checker: w.m.Checker}
+func (w *wiring) evaluate(when string, policy bench.Policy) bench.EvaluateParams {
+	p := bench.EvaluateParams{Port: w.port(), When: when, Checker: w.m.Checker, Display: w.m.Guest.Display}
 	zero, one := 0.0, 1.0
-	switch policy := w.policyOf(); {
+	switch {
 	case when == "before", policy.None != nil:
 		p.Expect = &zero
 	case policy.Oracle != nil:

@@ -197,8 +197,8 @@ func TestPlans(t *testing.T) {
 				}
 			}
 		}
-		n := int(m.Experiment.Rollouts + m.Experiment.Warmup)
-		want := map[string]int{KindSurvey: 1, KindMount: 1, KindAct: n, KindEvaluate: 2 * n, KindRelease: int(m.Experiment.Slots) + 1}
+		n := int(m.Experiment.Rollouts+m.Experiment.Warmup) + len(controls)
+		want := map[string]int{KindSurvey: 1, KindMount: 1, KindAct: n, KindMeasure: n, KindEvaluate: 2 * n, KindRelease: int(m.Experiment.Slots) + 1}
 		if reset == "restore" {
 			want[KindProvision], want[KindDump], want[KindRestore], want[KindResume], want[KindReseed], want[KindPrepare], want[KindReadiness] = 1, 1, n, n, n, 1, n+1
 		} else {

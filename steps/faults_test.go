@@ -1,6 +1,7 @@
 package steps
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -27,15 +28,16 @@ var passes = where{class: record.Success}
 // notThere is a fault that this way of resetting cannot have.
 var notThere = where{}
 
-// Every fault of the fake arm, in both ways of resetting.
+// Every fault of the fake arm, in both ways of resetting. The first rollout is
+// the control in which nobody acts: where it is not met it ends failed_valid.
 var faults = []struct {
 	fault         string
 	restore, cold where
 }{
 	{"mount-refused", where{"mount", engine.Fail, record.Invalid, ""}, where{"mount", engine.Fail, record.Invalid, ""}},
-	{"image-changed", where{"gate-image", engine.Fail, record.Success, ""}, where{"gate-image", engine.Fail, record.Success, ""}},
-	{"image-unreadable", where{"gate-image", engine.VerdictUnknown, record.Success, ""}, where{"gate-image", engine.VerdictUnknown, record.Success, ""}},
-	{"lacks-locks", where{"r0/gate-stopped-locks", engine.NotApplicable, record.Success, "locks"}, passes},
+	{"image-changed", where{"gate-image", engine.Fail, record.FailedValid, ""}, where{"gate-image", engine.Fail, record.FailedValid, ""}},
+	{"image-unreadable", where{"gate-image", engine.VerdictUnknown, record.FailedValid, ""}, where{"gate-image", engine.VerdictUnknown, record.FailedValid, ""}},
+	{"lacks-locks", where{"r0/gate-stopped-locks", engine.NotApplicable, record.FailedValid, "locks"}, passes},
 
 	{"provision-error", where{"base/provision", engine.Fail, record.Invalid, ""}, where{"r0/provision", engine.Fail, record.EnvFailure, ""}},
 	{"provision-hang", where{"base/provision", engine.Fail, record.Invalid, ""}, where{"r0/provision", engine.Fail, record.EnvFailure, ""}},
@@ -98,18 +100,19 @@ var faults = []struct {
 	// Case 21: what gives no score is no score, never 0.
 	{"checker-missing", where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}, where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
 	{"checker-hang", where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}, where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
-	{"act-error", where{"r0/act", engine.Fail, record.Invalid, ""}, where{"r0/act", engine.Fail, record.Invalid, ""}},
-	{"act-kills-server", where{"r0/act", engine.Fail, record.EnvFailure, ""}, where{"r0/act", engine.Fail, record.EnvFailure, ""}},
-	{"canary-changed", where{"r0/gate-canary", engine.Fail, record.Contamination, "/root/.canary"}, where{"r0/gate-canary", engine.Fail, record.Contamination, "/root/.canary"}},
+	{"act-error", where{"r1/act", engine.Fail, record.Invalid, ""}, where{"r1/act", engine.Fail, record.Invalid, ""}},
+	{"act-kills-server", where{"r1/act", engine.Fail, record.EnvFailure, ""}, where{"r1/act", engine.Fail, record.EnvFailure, ""}},
+	{"canary-changed", where{"r1/gate-canary", engine.Fail, record.Contamination, "/root/.canary"}, where{"r1/gate-canary", engine.Fail, record.Contamination, "/root/.canary"}},
+	{"unknown-memory", where{"r0/measure", engine.VerdictUnknown, record.Invalid, "memory"}, where{"r0/measure", engine.VerdictUnknown, record.Invalid, "memory"}},
 
 	// What is left of a run, and what is not its own.
-	{"leaves-process", where{"gate-cleanup", engine.Fail, record.Success, "process 1073742007"}, where{"gate-cleanup", engine.Fail, record.Success, "process 1073742007"}},
-	{"host-changed", where{"gate-cleanup", engine.Fail, record.Success, "sysctl net.ipv4.ip_forward"}, where{"gate-cleanup", engine.Fail, record.Success, "sysctl net.ipv4.ip_forward"}},
+	{"leaves-process", where{"gate-cleanup", engine.Fail, record.FailedValid, "process 1073742007"}, where{"gate-cleanup", engine.Fail, record.FailedValid, "process 1073742007"}},
+	{"host-changed", where{"gate-cleanup", engine.Fail, record.FailedValid, "sysctl net.ipv4.ip_forward"}, where{"gate-cleanup", engine.Fail, record.FailedValid, "sysctl net.ipv4.ip_forward"}},
 	{"host-busy", passes, passes},
 	{"unknown-survey", where{"survey", engine.VerdictUnknown, record.Invalid, ""}, where{"survey", engine.VerdictUnknown, record.Invalid, ""}},
-	{"unknown-cleanup", where{"gate-cleanup", engine.VerdictUnknown, record.Success, "host"}, where{"gate-cleanup", engine.VerdictUnknown, record.Success, "host"}},
-	{"lacks-cleanup", where{"gate-cleanup", engine.NotApplicable, record.Success, "cleanup"}, where{"gate-cleanup", engine.NotApplicable, record.Success, "cleanup"}},
-	{"release-error", where{"release/slot-0", engine.Fail, record.Success, ""}, where{"release/slot-0", engine.Fail, record.Success, ""}},
+	{"unknown-cleanup", where{"gate-cleanup", engine.VerdictUnknown, record.FailedValid, "host"}, where{"gate-cleanup", engine.VerdictUnknown, record.FailedValid, "host"}},
+	{"lacks-cleanup", where{"gate-cleanup", engine.NotApplicable, record.FailedValid, "cleanup"}, where{"gate-cleanup", engine.NotApplicable, record.FailedValid, "cleanup"}},
+	{"release-error", where{"release/slot-0", engine.Fail, record.FailedValid, ""}, where{"release/slot-0", engine.Fail, record.FailedValid, ""}},
 }
 
 func TestFaults(t *testing.T) {
@@ -143,7 +146,11 @@ func requirePassed(t *testing.T, r ran) {
 		}
 	}
 	for _, x := range r.record.Rollouts {
-		if x.Class != record.Success || x.Before == nil || *x.Before != 0 || x.After == nil || *x.After != 1 {
+		class, after := record.Success, 1.0
+		if x.Control == "none" {
+			class, after = record.FailedValid, 0
+		}
+		if x.Class != class || x.Before == nil || *x.Before != 0 || x.After == nil || *x.After != after || x.Memory == nil {
 			t.Errorf("rollout %+v", x)
 		}
 	}
@@ -212,8 +219,12 @@ func requireFault(t *testing.T, r ran, fault string, want where) {
 	if (r.result.Reason == "") != (verdict == engine.RunPassed) {
 		t.Errorf("reason %q for a run that %s", r.result.Reason, verdict)
 	}
-	if len(r.record.Rollouts) == 0 || r.record.Rollouts[0].Class != want.class {
-		t.Errorf("rollouts %+v, want the first to be %s", r.record.Rollouts, want.class)
+	rollout := 0
+	if _, err := fmt.Sscanf(want.step, "r%d/", &rollout); err != nil {
+		rollout = 0
+	}
+	if rollout >= len(r.record.Rollouts) || r.record.Rollouts[rollout].Class != want.class {
+		t.Errorf("rollouts %+v, want number %d to be %s", r.record.Rollouts, rollout, want.class)
 	}
 	switch fault {
 	case "release-error": // the fault is that it leaves something
@@ -258,10 +269,10 @@ func TestEveryFaultIsTried(t *testing.T) {
 func TestFaultInALaterRollout(t *testing.T) {
 	m := workload()
 	m.Experiment.Rollouts = 3
-	m.Arms.Fake.Faults = []string{"lock-lost@3"} // the base, the first rollout, the second
+	m.Arms.Fake.Faults = []string{"lock-lost@5"} // the base, two controls, the first rollout, the second
 	r := execute(t, m, "restore")
-	requireFault(t, r, "lock-lost@3", where{"r1/gate-stopped-locks", engine.Fail, record.Success, "pid 2 POSIX READ lock on /run/mapped.lock bytes 0-EOF"})
-	for i, want := range []bench.RolloutClass{record.Success, record.Invalid, record.Invalid} {
+	requireFault(t, r, "lock-lost@5", where{"r3/gate-stopped-locks", engine.Fail, record.Invalid, "pid 2 POSIX READ lock on /run/mapped.lock bytes 0-EOF"})
+	for i, want := range []bench.RolloutClass{record.FailedValid, record.Success, record.Success, record.Invalid, record.Invalid} {
 		if got := r.record.Rollouts[i]; got.Class != want {
 			t.Errorf("rollout %d: %s (%s), want %s", i, got.Class, got.Reason, want)
 		}
@@ -272,7 +283,7 @@ func TestFaultInALaterRollout(t *testing.T) {
 func TestFaultInASibling(t *testing.T) {
 	m := workload()
 	m.Experiment.Rollouts, m.Experiment.Slots = 6, 3
-	m.Arms.Fake.Faults = []string{"token-lost@3"} // one of the three restores of the first round
+	m.Arms.Fake.Faults = []string{"token-lost@5"} // one of the three restores of the first round
 	r := execute(t, m, "restore")
 	if r.result.Verdict != engine.RunFailed {
 		t.Errorf("the run %s", r.result.Verdict)
@@ -281,8 +292,8 @@ func TestFaultInASibling(t *testing.T) {
 	for _, x := range r.record.Rollouts {
 		classes[x.Class]++
 	}
-	if classes[record.Success] != 4 || classes[record.Invalid] != 2 {
-		t.Errorf("classes %v, want the slot's two rollouts invalid and the others' four success", classes)
+	if classes[record.Success] != 5 || classes[record.FailedValid] != 1 || classes[record.Invalid] != 2 {
+		t.Errorf("classes %v, want the slot's two rollouts invalid, the others' four and the oracle's success, and nobody's failed", classes)
 	}
 	requireReleased(t, r)
 }

@@ -214,11 +214,18 @@ var bindReseed = engine.Bind(KindReseed, func(ctx context.Context, x *engine.Exe
 // manifest's two statuses is no score at all.
 func Evaluate(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.EvaluateParams, after ...engine.Input) engine.Promise[engine.Score] {
 	in := append([]engine.Input{engine.Use(slot)}, after...)
-	return engine.Add[engine.Score](b, at.spec(KindEvaluate, p, duration(string(p.Checker.Timeout))+slack), in...)
+	limit := duration(string(p.Checker.Timeout)) + slack
+	if p.Display != nil {
+		limit += pictureLimit
+	}
+	return engine.Add[engine.Score](b, at.spec(KindEvaluate, p, limit), in...)
 }
 
 var bindEvaluate = engine.Bind(KindEvaluate, func(ctx context.Context, x *engine.Exec, p bench.EvaluateParams) (engine.Score, error) {
 	c := dial(engine.In[engine.Slot](x, 0), p.Port)
+	if err := picture(ctx, x, c, p); err != nil {
+		return 0, err
+	}
 	r, err := c.Execute(ctx, p.Checker.Exec, duration(string(p.Checker.Timeout)))
 	if err != nil {
 		return 0, &engine.Error{Op: "run checker", Err: fmt.Errorf("%w: %w", engine.ErrUnknown, err)}

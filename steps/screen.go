@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/guest"
 	"github.com/drumsbench/drumsbench/engine/screen"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -105,4 +106,31 @@ func (w *watch) keep(x *engine.Exec, name string) error {
 		return nil
 	}
 	return x.Evidence(name, w.data)
+}
+
+// pictureLimit bounds the picture of an evaluation.
+const pictureLimit = 10 * time.Second
+
+// picture keeps the screen as an evaluation finds it. It is for people and decides
+// nothing: what an agent may do to a screen is no reason to have no score. That it
+// could not be taken is a fact without a value.
+func picture(ctx context.Context, x *engine.Exec, c *guest.Client, p bench.EvaluateParams) error {
+	if p.Display == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, pictureLimit)
+	defer cancel()
+	fact := bench.Fact{Name: "screen-" + p.When, Source: "screenshot", View: engine.ViewGuest}
+	data, err := c.Screenshot(ctx)
+	if err == nil {
+		_, err = screen.Decode(data)
+	}
+	if err != nil {
+		fact.Source, fact.Reason = "", err.Error()
+		x.Fact(fact)
+		return nil
+	}
+	fact.Known, fact.Value = true, string(canonical.Sum(data))
+	x.Fact(fact)
+	return x.Evidence(fact.Name+".png", data)
 }

@@ -75,6 +75,9 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Content-Type", "image/png")
 		w.Write(s.now().picture)
+	case proto.PathExecute:
+		exit := 0
+		say(http.StatusOK, proto.ExecuteResponse{Status: proto.StatusSuccess, Returncode: &exit})
 	default:
 		http.NotFound(w, r)
 	}
@@ -97,6 +100,18 @@ func (r receipts) Append(v bench.Receipt) error { r[v.Step] = v; return nil }
 func await(t *testing.T, rule bench.Readiness, moments ...moment) (*scripted, bench.Receipt, evidence) {
 	t.Helper()
 	s := &scripted{moments: moments}
+	rule.Server, rule.Period, rule.Deadline = true, "10ms", "600ms"
+	receipt, kept := s.step(t, func(b *engine.Builder, at At, slot engine.Promise[engine.Slot]) {
+		Readiness(b, at, slot, bench.ReadinessParams{Port: 5000, Readiness: rule, Services: []string{}, Display: &display})
+	})
+	return s, receipt, kept
+}
+
+var display = bench.Display{Width: 320, Height: 200, Depth: 24}
+
+// step runs one step on the scripted slot.
+func (s *scripted) step(t *testing.T, add func(*engine.Builder, At, engine.Promise[engine.Slot])) (bench.Receipt, evidence) {
+	t.Helper()
 	s.server = httptest.NewUnstartedServer(s)
 	s.server.Config.SetKeepAlivesEnabled(false)
 	s.server.Start()
@@ -104,8 +119,7 @@ func await(t *testing.T, rule bench.Readiness, moments ...moment) (*scripted, be
 	b := engine.NewBuilder()
 	const kind = "test-slot"
 	slot := engine.Add[engine.Slot](b, engine.StepSpec{ID: "slot", Kind: kind, Deadline: time.Second})
-	rule.Server, rule.Period, rule.Deadline = true, "10ms", "600ms"
-	Readiness(b, At{ID: "readiness"}, slot, bench.ReadinessParams{Port: 5000, Readiness: rule, Services: []string{}, Display: &bench.Display{Width: 320, Height: 200, Depth: 24}})
+	add(b, At{ID: "step"}, slot)
 	p, err := b.Build(bench.SHA256(strings.Repeat("0", 64)), "cold")
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +131,7 @@ func await(t *testing.T, rule bench.Readiness, moments ...moment) (*scripted, be
 	if _, err := e.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return s, got["readiness"], kept
+	return got["step"], kept
 }
 
 func encoded(t *testing.T, at func(x, y int) color.Color) []byte {
@@ -220,5 +234,46 @@ func TestScreenThatNeverStandsStill(t *testing.T) {
 	}
 	if kept["screen-refused.png"] == nil || kept["screen.png"] != nil {
 		t.Error("evidence")
+	}
+}
+
+// An evaluation keeps the screen as it found it. Without a picture it is a score all the same.
+func TestPictureOfAnEvaluation(t *testing.T) {
+	desk := encoded(t, func(x, y int) color.Color { return color.RGBA{uint8(x * 5), uint8(y * 7), 100, 255} })
+	for _, c := range []struct {
+		name    string
+		display *bench.Display
+		picture []byte
+		want    evidence
+		// reason is why there is no picture.
+		reason string
+	}{
+		{"kept", &display, desk, evidence{"screen-after.png": desk}, ""},
+		{"no screen", nil, desk, evidence{}, ""},
+		{"screen gone", &display, nil, evidence{}, "no picture of its screen"},
+		{"no picture", &display, []byte("no picture at all"), evidence{}, "decode picture"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &scripted{moments: []moment{{nil, c.picture}}, probes: 1}
+			checker := bench.Checker{Exec: []string{"check"}, Timeout: "1s"}
+			checker.Failure.Exit = 4
+			receipt, kept := s.step(t, func(b *engine.Builder, at At, slot engine.Promise[engine.Slot]) {
+				Evaluate(b, at, slot, bench.EvaluateParams{Port: 5000, When: "after", Display: c.display, Checker: checker})
+			})
+			if diff := cmp.Diff(c.want, kept); diff != "" {
+				t.Error(diff)
+			}
+			facts := map[string]bench.Fact{}
+			for _, f := range receipt.Facts {
+				facts[f.Name] = f
+			}
+			if receipt.Verdict != engine.Pass || facts["score"].Value != "1.0" {
+				t.Errorf("%s: %+v", receipt.Verdict, receipt)
+			}
+			f, said := facts["screen-after"]
+			if said != (c.display != nil) || f.Known != (len(c.want) > 0) || !strings.Contains(f.Reason, c.reason) {
+				t.Errorf("%+v", f)
+			}
+		})
 	}
 }

@@ -28,6 +28,7 @@ const (
 	KindAct        = "act"
 	KindEvaluate   = "evaluate"
 	KindRelease    = "release"
+	KindMeasure    = "measure"
 	// Of slots by hand only.
 	KindAdopt     = "adopt"
 	KindAdoptSlot = "adopt-slot"
@@ -53,16 +54,17 @@ const (
 type At struct {
 	// ID is the step's name.
 	ID string
-	// Window, Rollout, Slot and Warmup as in bench.Step.
+	// Window, Rollout, Slot, Warmup and Control as in bench.Step.
 	Window  string
 	Rollout *int64
 	Slot    string
 	Warmup  bool
+	Control string
 }
 
 func (a At) spec(kind string, params any, deadline time.Duration) engine.StepSpec {
 	return engine.StepSpec{ID: a.ID, Kind: kind, Params: params, Deadline: deadline,
-		Window: a.Window, Rollout: a.Rollout, Slot: a.Slot, Warmup: a.Warmup}
+		Window: a.Window, Rollout: a.Rollout, Slot: a.Slot, Warmup: a.Warmup, Control: a.Control}
 }
 
 // Bindings are the functions of all kinds, bound when a plan is executed.
@@ -72,7 +74,7 @@ func Bindings() engine.Bindings {
 		KindPrepare: bindPrepare, KindDump: bindDump, KindRestore: bindRestore,
 		KindResume: bindResume, KindReseed: bindReseed, KindGate: bindGate,
 		KindAct: bindAct, KindEvaluate: bindEvaluate, KindRelease: bindRelease,
-		KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
+		KindMeasure: bindMeasure, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
 	}
 }
 

@@ -55,7 +55,7 @@
 //	release-error             Place.Release leaves the slot's folder behind
 //	limits-unknown            limits cannot be observed
 //	unknown-mounts, unknown-network, unknown-locks, unknown-processes,
-//	unknown-enclosure, unknown-state, unknown-tool-config
+//	unknown-enclosure, unknown-state, unknown-tool-config, unknown-memory
 //	                          the aspect cannot be observed
 //
 //	the slot that is dumped

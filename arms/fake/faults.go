@@ -37,7 +37,7 @@ var knobs = map[string]scope{
 	"service-dead": scopeAny, "server-wrong-digest": scopeAny, "checker-missing": scopeAny, "checker-hang": scopeAny,
 	"act-error": scopeAny, "act-kills-server": scopeAny, "canary-changed": scopeAny, "release-error": scopeAny,
 	"limits-unknown": scopeAny, "unknown-mounts": scopeAny, "unknown-network": scopeAny, "unknown-locks": scopeAny,
-	"unknown-processes": scopeAny, "unknown-enclosure": scopeAny, "unknown-state": scopeAny, "unknown-tool-config": scopeAny,
+	"unknown-processes": scopeAny, "unknown-enclosure": scopeAny, "unknown-state": scopeAny, "unknown-tool-config": scopeAny, "unknown-memory": scopeAny,
 
 	"restore-error": scopeRestored, "restore-hang": scopeRestored, "restore-ignores-deadline": scopeRestored,
 	"resume-error": scopeRestored, "lock-lost": scopeRestored, "lock-extra": scopeRestored, "process-lost": scopeRestored,

@@ -55,6 +55,11 @@ func (p *place) observe(view bench.View, aspects []engine.Aspect) (o engine.Obse
 			}
 		case engine.AspectState:
 			o.State = reading(t, "unknown-state", view, func(w *world) bench.StateManifest { return w.state(t.exclude) })
+		case engine.AspectMemory:
+			o.Memory = reading(t, "unknown-memory", view, func(w *world) engine.Memory {
+				n := int64(len(w.Processes))
+				return engine.Memory{PrivateDirty: n << 20, Pss: n << 21, Processes: int(n)}
+			})
 		case engine.AspectToolConfig:
 			o.ToolConfig = reading(t, "unknown-tool-config", view, func(*world) []string {
 				if t.fault("tool-config") {

@@ -88,14 +88,14 @@ func plan(t *testing.T, p engine.HostProgram, timeout, reset string) (*engine.Pl
 		Guest: bench.Guest{User: "root", Home: "/root", Services: []bench.Service{},
 			Server: bench.Server{Port: 5000, Sha256: fake.ServerSHA256(), Exec: []string{"/usr/local/bin/guestd", "init"}}},
 		Resources: bench.Resources{Vcpus: 1, Memory: "256MiB", Swap: "0", Pids: 64},
-		Task: bench.Task{Id: "rename", Instruction: "Rename the folder todo to \"done\".\nNothing else.", Oracle: []bench.Command{},
+		Task: bench.Task{Id: "rename", Instruction: "Rename the folder todo to \"done\".\nNothing else.", Oracle: []bench.Command{{Exec: []string{"mv", "/root/Desktop/todo", "/root/Desktop/done"}, Timeout: "5s"}},
 			Setup: []bench.Command{{Exec: []string{"mkdir", "-p", "/root/Desktop/todo"}, Timeout: "5s"}}},
 		Policy:     &bench.Policy{Host: &bench.HostPolicy{Exec: p.Exec, Sha256: p.SHA256, Timeout: timeout}},
 		Checker:    bench.Checker{Exec: []string{"test", "-d", "/root/Desktop/done"}, Timeout: "5s"},
 		Canary:     bench.Canary{File: "/root/.canary"},
 		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{}, Period: "10ms", Deadline: "10s"},
 		Arms:       bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}},
-		Experiment: bench.Experiment{Reset: []string{reset}, Rollouts: 2, Slots: 1, Seed: 40},
+		Experiment: bench.Experiment{Reset: []string{reset}, Rollouts: 2, Blocks: 1, Order: "abba", Slots: 1, Seed: 40},
 	}
 	m.Checker.Failure.Exit = 1
 	workload, err := compile.Workload(m)

@@ -43,7 +43,7 @@ func TestAgentActs(t *testing.T) {
 			}
 			urls := map[string]bool{}
 			for i := range 2 {
-				act := receipts[fmt.Sprintf("r%d/act", i)]
+				act := receipts[fmt.Sprintf("r%d/act", 2+i)] // after the two controls
 				said := strings.Split(strings.TrimSpace(evidence(t, ws, act, "policy.stdout")), "|")
 				if len(said) != 5 || said[1] != m.Task.Instruction || said[2] != fmt.Sprint(40+i) || said[4] != "rename" {
 					t.Fatalf("it was told %q", said)
@@ -101,11 +101,11 @@ func TestAgentFails(t *testing.T) {
 			if res.Verdict != engine.RunFailed {
 				t.Errorf("%s: %s", res.Verdict, res.Reason)
 			}
-			act := receipts["r0/act"]
+			act := receipts["r2/act"]
 			if act.Verdict != engine.Fail || act.Error == nil || act.Error.Cause != c.cause || !strings.Contains(act.Error.Text, c.says) {
 				t.Errorf("%s %+v", act.Verdict, act.Error)
 			}
-			if v := receipts["r0/evaluate-after"].Verdict; v != engine.NotRun {
+			if v := receipts["r2/evaluate-after"].Verdict; v != engine.NotRun {
 				t.Errorf("it was scored: %s", v)
 			}
 			if took := time.Since(begin); took > 10*time.Second {
@@ -125,9 +125,9 @@ func TestAgentFails(t *testing.T) {
 func TestAgentOfADeadSlot(t *testing.T) {
 	ws, _ := workspace(t)
 	p, m := plan(t, script(t, ws, renames), "10s", "restore")
-	m.Arms.Fake.Faults = []string{"act-kills-server"}
+	m.Arms.Fake.Faults = []string{"act-kills-server@4"} // the base, two controls, the first rollout
 	_, receipts := execute(t, ws, p, m, nil)
-	if act := receipts["r0/act"]; act.Error == nil || act.Error.Cause != engine.CauseDead {
+	if act := receipts["r2/act"]; act.Error == nil || act.Error.Cause != engine.CauseDead {
 		t.Errorf("%+v", act.Error)
 	}
 }
@@ -140,7 +140,7 @@ func TestAgentIsAnother(t *testing.T) {
 	p, m := plan(t, program, "10s", "restore")
 	script(t, ws, "touch "+mark+"; exit 0\n")
 	res, receipts := execute(t, ws, p, m, nil)
-	act := receipts["r0/act"]
+	act := receipts["r2/act"]
 	if res.Verdict != engine.RunFailed || act.Error == nil || act.Error.Cause != engine.CauseRefused || act.Error.Hint == "" {
 		t.Errorf("%s %+v", res.Verdict, act.Error)
 	}
@@ -163,7 +163,7 @@ exec bash -c 'exec 3<>/dev/tcp/127.0.0.1/'$port' 4<>/dev/tcp/127.0.0.1/'$port'; 
 	if res.Verdict != engine.RunPassed {
 		t.Fatalf("%s: %s", res.Verdict, res.Reason)
 	}
-	for _, step := range []string{"r0/act", "r1/act"} {
+	for _, step := range []string{"r2/act", "r3/act"} {
 		act := receipts[step]
 		if fact(act, "policy.connections") != "3" || fact(act, "policy.ended") == "0" {
 			t.Errorf("%s: %s connections, %s reset, %s processes ended", step, fact(act, "policy.connections"), fact(act, "policy.connections-reset"), fact(act, "policy.ended"))

@@ -19,7 +19,7 @@ import (
 //
 //	policy                exactly one field
 //	arms                  at least one
-//	policy oracle         task.oracle has a command: it is the positive control
+//	task.oracle           has a command: it is the positive control of every run
 //	readiness.screen      only with guest.display; so do readiness.windows
 //	services              names differ, and no two wait for the same path
 //	checker               success and failure have different exit codes
@@ -30,12 +30,11 @@ func manifestRules(m bench.Manifest) Problems {
 	var r rules
 	if m.Policy != nil {
 		r.exactlyOne("policy", map[string]bool{"oracle": m.Policy.Oracle != nil, "none": m.Policy.None != nil, "host": m.Policy.Host != nil}, "oracle", "none", "host")
-		if m.Policy.Oracle != nil && len(m.Task.Oracle) == 0 {
-			r.add("task", "no oracle commands, and the policy is oracle",
-				"oracle: [{exec: [...]}] solves the task; or set policy: none: {} for the negative control")
-		}
 	}
-	if m.Arms.Drums == nil && m.Arms.Fake == nil {
+	if len(m.Task.Oracle) == 0 {
+		r.add("task", "no oracle commands", "oracle: [{exec: [...]}] solves the task; it is the positive control of every run, whoever acts in the measured rollouts")
+	}
+	if m.Arms == (bench.Arms{}) {
 		r.add("arms", "no arm", "name at least one: arms: drums: {}")
 	}
 
@@ -87,6 +86,9 @@ func manifestRules(m bench.Manifest) Problems {
 		r.add("resources.memory", "a slot without memory cannot run", "")
 	}
 	r.size("resources.swap", string(m.Resources.Swap))
+	if m.Arms.Qemu != nil {
+		r.size("arms.qemu.headroom", string(m.Arms.Qemu.Headroom))
+	}
 	if m.Checkpoint != nil {
 		r.size("checkpoint.ghostLimit", m.Checkpoint.GhostLimit)
 	}

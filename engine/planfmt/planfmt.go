@@ -71,6 +71,9 @@ func rollout(s bench.Step) string {
 	if s.Warmup {
 		text += ", warm-up"
 	}
+	if s.Control != "" {
+		text += ", control " + s.Control
+	}
 	return text
 }
 

@@ -249,5 +249,25 @@ func verdict(in inputs, steps []step, list []bench.StepOutcome) (bench.RunVerdic
 	case said > badness[v]:
 		v = end.Outcome
 	}
-	return v, engine.Reason(v, end.Findings, list)
+	reason := engine.Reason(v, end.Findings, list)
+	if q := quarantine(steps); q != "" {
+		reason = q
+	}
+	return v, reason
+}
+
+// quarantine says which control the task failed, if one: nothing that was
+// measured on such a task means what it says.
+func quarantine(steps []step) string {
+	for _, s := range steps {
+		if s.plan.Control == "" || s.plan.Kind != "evaluate" || !s.judgedFail() {
+			continue
+		}
+		who := "nobody acted"
+		if s.plan.Control == "oracle" {
+			who = "the oracle acted"
+		}
+		return fmt.Sprintf("task quarantined: in the control rollout in which %s, %s", who, s.reason())
+	}
+	return ""
 }

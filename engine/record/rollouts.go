@@ -43,7 +43,11 @@ func rollout(index int64, members []step) bench.Rollout {
 			r.Slot = m.plan.Slot
 		}
 		r.Warmup = r.Warmup || m.plan.Warmup
+		if r.Control == "" {
+			r.Control = m.plan.Control
+		}
 	}
+	r.Memory = memory(members)
 	r.Class, r.Reason = classify(members, r.Before, r.After)
 	return r
 }
@@ -220,6 +224,24 @@ func clocks(members []step) *bench.Clocks {
 		}
 	}
 	return &c
+}
+
+// memory is what the measure step read; nil where it read nothing, or not all.
+func memory(members []step) *bench.Memory {
+	for _, s := range members {
+		if s.plan.Kind != "measure" || !good(s) {
+			continue
+		}
+		dirty, a := s.fact("memory.private_dirty")
+		pss, b := s.fact("memory.pss")
+		harness, c := s.fact("memory.harness")
+		text, d := s.fact("memory.processes")
+		processes, err := strconv.ParseInt(text, 10, 64)
+		if a && b && c && d && err == nil {
+			return &bench.Memory{PrivateDirty: bench.Int64(dirty), Pss: bench.Int64(pss), Harness: bench.Int64(harness), Processes: processes}
+		}
+	}
+	return nil
 }
 
 func good(s step) bool { return s.ran() && !s.bad() }

@@ -465,6 +465,9 @@ type EvaluateParams struct {
 
 	// Score that a control must give; absent where any score is valid.
 	Expect *float64 `json:"expect,omitempty"`
+
+	// The guest's screen, where it has one: a picture of it is kept, before and after the act.
+	Display *Display `json:"display,omitempty"`
 }
 
 // Checker is a program whose exit status is the score: success is 1, failure is 0,

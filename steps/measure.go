@@ -1,0 +1,42 @@
+package steps
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Facts of a measure step, in bytes but for the count of processes.
+const (
+	MemoryPrivateDirty = "memory.private_dirty"
+	MemoryPss          = "memory.pss"
+	MemoryProcesses    = "memory.processes"
+	MemoryHarness      = "memory.harness"
+)
+
+// Measure reads what a usable slot takes of the host's memory. It is in no
+// window: reading smaps_rollup walks the slot's page tables.
+func Measure(b *engine.Builder, at At, slot engine.Promise[engine.Slot], after ...engine.Input) engine.Promise[engine.Measured] {
+	at.Window = ""
+	return engine.Add[engine.Measured](b, at.spec(KindMeasure, bench.MeasureParams{}, deadlineGate), append([]engine.Input{engine.Read(slot)}, after...)...)
+}
+
+var bindMeasure = engine.Bind(KindMeasure, func(ctx context.Context, x *engine.Exec, _ bench.MeasureParams) (engine.Measured, error) {
+	r := engine.In[engine.Slot](x, 0).Observe(ctx, engine.AspectMemory).Memory
+	m, known := r.Get()
+	if !known {
+		x.Judge(engine.Judgement{Findings: []bench.Finding{{Verdict: engine.VerdictUnknown, Subject: "memory", Text: r.Reason()}}})
+		return engine.Measured{}, nil
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{MemoryPrivateDirty, m.PrivateDirty}, {MemoryPss, m.Pss}, {MemoryProcesses, int64(m.Processes)}, {MemoryHarness, m.Harness},
+	} {
+		x.Fact(bench.Fact{Name: f.name, Known: true, Value: fmt.Sprint(f.value), Source: r.Source(), View: r.View()})
+	}
+	return engine.Measured{}, nil
+})
