@@ -39,7 +39,8 @@ type runCmd struct {
 
 // Help teaches the command.
 func (runCmd) Help() string {
-	return `Compiles the manifest and executes its plan, once for each arm and reset that the manifest names.
+	return `Compiles the manifest and executes its plan, once for each arm and reset that the manifest names, and
+as often as it has blocks, in the order that it states: in turn (abba), or one arm after the other.
 Each run leaves a directory with its manifest, plan, host facts, event chain, ledger, evidence and
 record; the table at the end is made from the records. A run that did not pass yields no number.
 
@@ -100,18 +101,17 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	var dirs []string
 	var kept []bench.SlotHandle
 	var records []bench.Record
-	for _, kind := range kinds {
-		for _, reset := range resets {
-			b := block{globals: g, loaded: m, workload: workload, kind: kind, reset: reset, facts: repinned, dir: filepath.Join(c.Out, kind+"-"+reset), from: from, keep: c.KeepOnFailure}
-			r, err := b.run(ctx)
-			if err != nil {
-				return err
-			}
-			dirs, records = append(dirs, b.dir), append(records, r)
-			kept = append(kept, b.kept...)
-			if ctx.Err() != nil {
-				break
-			}
+	for _, p := range schedule(kinds, resets, m.Manifest.Experiment) {
+		b := block{globals: g, loaded: m, workload: workload, kind: p.kind, reset: p.reset, facts: append(p.facts(m.Manifest.Experiment), repinned...),
+			dir: filepath.Join(c.Out, p.folder()), from: from, keep: c.KeepOnFailure}
+		r, err := b.run(ctx)
+		if err != nil {
+			return err
+		}
+		dirs, records = append(dirs, b.dir), append(records, r)
+		kept = append(kept, b.kept...)
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	if err := printRuns(g, dirs, records, true); err != nil {
@@ -121,6 +121,65 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	return exitCode(worstExit(records))
+}
+
+// turn is one run of an experiment: which arm and reset, and which of their blocks.
+type turn struct {
+	kind, reset string
+	block       int64
+	// of is how many blocks there are, position where the turn stands among all, from 0.
+	of       int64
+	position int
+}
+
+// schedule says which run follows which.
+//
+//	sequence   A A B B    every block of one arm and reset, then the next
+//	abba       A B B A    one of each, every second time backwards
+func schedule(kinds, resets []string, e bench.Experiment) (turns []turn) {
+	var one []turn
+	for _, kind := range kinds {
+		for _, reset := range resets {
+			one = append(one, turn{kind: kind, reset: reset, of: e.Blocks})
+		}
+	}
+	for block := range e.Blocks {
+		round := slices.Clone(one)
+		if e.Order == "abba" && block%2 == 1 {
+			slices.Reverse(round)
+		}
+		for _, t := range round {
+			t.block = block
+			turns = append(turns, t)
+		}
+	}
+	if e.Order == "sequence" {
+		place := func(t turn) int {
+			return slices.IndexFunc(one, func(o turn) bool { return o.kind == t.kind && o.reset == t.reset })
+		}
+		slices.SortStableFunc(turns, func(a, b turn) int { return place(a) - place(b) })
+	}
+	for i := range turns {
+		turns[i].position = i
+	}
+	return turns
+}
+
+// folder is the run's in the experiment's.
+func (t turn) folder() string {
+	name := t.kind + "-" + t.reset
+	if t.of > 1 {
+		name += fmt.Sprintf("-%d", t.block)
+	}
+	return name
+}
+
+// facts say where in the experiment the run stood.
+func (t turn) facts(e bench.Experiment) []bench.Fact {
+	known := func(name, value string) bench.Fact {
+		return bench.Fact{Name: "experiment." + name, Known: true, Value: value, Source: "the schedule"}
+	}
+	return []bench.Fact{known("order", e.Order), known("blocks", fmt.Sprint(t.of)), known("block", fmt.Sprint(t.block)), known("position", fmt.Sprint(t.position))}
 }
 
 // checkpoint reads the handle of --from-checkpoint, and sets arm and reset by it; nil without one.
