@@ -30,7 +30,12 @@ type made struct {
 
 func makeSlot(t *testing.T) made {
 	t.Helper()
-	s := made{m: manifest(t)}
+	return makeSlotOf(t, manifest(t))
+}
+
+func makeSlotOf(t *testing.T, m bench.Manifest) made {
+	t.Helper()
+	s := made{m: m}
 	s.ws, s.dir = workspace(t)
 	s.arm = newArm(t, s.m)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -87,6 +87,8 @@ func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Asp
 			o.State = reading(view, "layers and upper of the slot", func() (bench.StateManifest, error) { return p.state(t) })
 		case engine.AspectToolConfig:
 			o.ToolConfig = engine.Known(criu.HostConfig(os.Environ(), os.DirFS("/")), "files and environment of the host", engine.ViewHost)
+		case engine.AspectMemory:
+			o.Memory = p.memory(t)
 		}
 	}
 	// What was read of a tree that has ended meanwhile is no reading: parts of it were
@@ -120,6 +122,8 @@ func dead(view bench.View, aspects []engine.Aspect, why string) (o engine.Observ
 			o.State = engine.Unknown[bench.StateManifest](why, view)
 		case engine.AspectToolConfig:
 			o.ToolConfig = engine.Unknown[[]string](why, view)
+		case engine.AspectMemory:
+			o.Memory = engine.Unknown[engine.Memory](why, view)
 		}
 	}
 	return o

@@ -170,7 +170,15 @@ func TestMain(m *testing.M) {
 		"nested": func(a ...string) (string, error) {
 			return number(slottest.Child("sleep", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}))
 		},
-		"sleep":  func(a ...string) (string, error) { return number(slottest.Child("sleep", nil)) },
+		"sleep": func(a ...string) (string, error) { return number(slottest.Child("sleep", nil)) },
+		"dirty": func(a ...string) (string, error) { // writes to that many bytes of new memory
+			n, err := strconv.Atoi(a[0])
+			page := make([]byte, n)
+			for i := 0; i < n; i += os.Getpagesize() {
+				page[i] = 1
+			}
+			return keep(page, err)
+		},
 		"zombie": func(a ...string) (string, error) { return number(slottest.Child("exit", nil)) },
 	})
 }
