@@ -254,7 +254,7 @@ if os.fork()==0:
 			plant: func(t *testing.T, s *saboteur, m *bench.Manifest) {
 				m.Task.Oracle = append(m.Task.Oracle, bench.Command{Exec: []string{"/bin/busybox", "sh", "-c", "echo spoiled > " + string(m.Canary.File)}, Timeout: "5s"})
 			},
-			step: "r0/gate-canary", subject: "/root/.canary", verdict: engine.Fail, class: record.Contamination,
+			step: "r1/gate-canary", subject: "/root/.canary", verdict: engine.Fail, class: record.Contamination,
 		},
 		"the checker cannot tell (case 21)": {
 			plant: func(t *testing.T, s *saboteur, m *bench.Manifest) { m.Checker.Exec = []string{"/usr/bin/drums-none"} },
@@ -264,7 +264,7 @@ if os.fork()==0:
 			plant: func(t *testing.T, s *saboteur, m *bench.Manifest) {
 				m.Task.Oracle = []bench.Command{{Exec: []string{"/bin/busybox", "true"}, Timeout: "5s"}}
 			},
-			step: "r0/evaluate-after", subject: "score after", verdict: engine.Fail,
+			step: "r1/evaluate-after", subject: "score after", verdict: engine.Fail,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -296,7 +296,9 @@ if os.fork()==0:
 					t.Errorf("%s ended %q: %+v", step, by[step].Verdict, by[step].Findings)
 				}
 			}
-			if c.class != "" && (len(r.Rollouts) != 1 || r.Rollouts[0].Class != c.class) {
+			rollout := 0
+			fmt.Sscanf(c.step, "r%d/", &rollout)
+			if c.class != "" && (len(r.Rollouts) != 3 || r.Rollouts[rollout].Class != c.class) {
 				t.Errorf("rollouts %+v, want class %s", r.Rollouts, c.class)
 			}
 			if by["release/root"].Verdict != engine.Pass || by["release/slot-0"].Verdict != engine.Pass {
