@@ -174,3 +174,9 @@ type Limits struct {
 	// Groups are the cgroup paths by controller ("" is the v2 hierarchy).
 	Groups map[string]string
 }
+
+// Telling is an optional interface of a Slot: facts about how it came to run,
+// which the step that started it records.
+type Telling interface {
+	Facts() []bench.Fact
+}

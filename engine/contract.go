@@ -10,6 +10,23 @@ import (
 // handle, how the network comes back; its value is the evidence.
 const NetworkPreserved = "network-preserved"
 
+// Accelerator names the fact by which an arm says what runs the guest's
+// instructions: Native, kvm, or tcg, which emulates them.
+const (
+	Accelerator = "accelerator"
+	// Native is the host's processor itself: the slot is processes of the host.
+	Native = "native"
+)
+
+// GuestViewDifference names the difference by which an arm says that the host
+// cannot see into its slots: what is read of a stopped slot has the guest's view.
+const GuestViewDifference = "guest-view"
+
+// NativeAccelerator is the fact of an arm whose slots are processes of the host.
+func NativeAccelerator() bench.Fact {
+	return bench.Fact{Name: Accelerator, Known: true, Value: Native, Source: "the slot's processes are the host's", View: ViewHost}
+}
+
 // Facts of a checkpoint's handle by which a later run knows whether it can use it.
 const (
 	// EngineDigest is the SHA-256 of the program that sealed it.

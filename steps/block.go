@@ -13,14 +13,16 @@ import (
 //
 //	survey -> mount -> provision -> gates -> readiness -> prepare -> gates(enclosed) -> dump -> gate(checkpoint)
 //	  each rollout: restore -> gates@stopped -> resume -> gates -> readiness -> reseed
-//	                -> measure -> evaluate(before) -> act -> evaluate(after) -> gate(canary)
+//	                -> measure -> inspect -> evaluate(before) -> act -> evaluate(after) -> gate(canary)
 //	release -> gate(cleanup) (always)
 //
 // The first two rollouts are controls: one in which nobody acts and the score
 // must stay 0, one in which the oracle acts and it must become 1. A task that
 // fails either is worth no number: nothing after it is run. In cold mode each rollout is provision, readiness, prepare in place of
 // restore. Rollouts go round the slots; a measurement window holds the resets of
-// one round, siblings together.
+// one round, siblings together. With a pool there are more slots than act at a
+// time: each is made ready outside of any window, and the window holds what is
+// left to do when a rollout takes it.
 func Block(m bench.Manifest, workload bench.SHA256, reset string) (*engine.Plan, error) {
 	w := wiring{b: engine.NewBuilder(), m: m, workload: workload}
 	w.begin()
@@ -44,6 +46,8 @@ type wiring struct {
 	survey engine.Promise[engine.Reading[engine.Survey]]
 	// last keeps each slot's place, and what must come before its release.
 	last []engine.Promise[engine.Place]
+	// first is the evaluation before the act in the first rollout: what the checker stands on there, it must stand on in all.
+	first engine.Promise[engine.Score]
 	// ends are the last gates of all rollouts.
 	ends []engine.Input
 }
@@ -100,15 +104,24 @@ func (w *wiring) fresh(at At, slot engine.Promise[engine.Slot]) (prepared engine
 	return prepared, []engine.Input{engine.After(prepared)}
 }
 
-func (w *wiring) readiness(at At, slot engine.Promise[engine.Slot], after ...engine.Input) engine.Promise[engine.Ready] {
+// rule of readiness.
+func (w *wiring) rule() bench.ReadinessParams {
 	services := []string{}
 	for _, s := range w.m.Guest.Services {
 		services = append(services, string(s.Name))
 	}
 	r := w.m.Readiness
 	r.Probes, r.Windows = nonNil(r.Probes), nonNil(r.Windows)
-	return Readiness(w.b, at.step("readiness"), slot, bench.ReadinessParams{Port: w.port(), Readiness: r, Services: services, Display: w.m.Guest.Display}, after...)
+	return bench.ReadinessParams{Port: w.port(), Readiness: r, Services: services, Display: w.m.Guest.Display}
 }
+
+// readiness of a slot; with a pool the slot then waits until it is taken.
+func (w *wiring) readiness(at At, slot engine.Promise[engine.Slot], after ...engine.Input) engine.Promise[engine.Ready] {
+	return Readiness(w.b, at.step("readiness"), slot, w.rule(), after...)
+}
+
+// places are where slots are: those at the same time, and those of the pool.
+func (w *wiring) places() int64 { return w.m.Experiment.Slots + w.m.Experiment.Pool }
 
 func (w *wiring) restore() {
 	// The slot that is dumped.
@@ -116,7 +129,7 @@ func (w *wiring) restore() {
 	slot := w.provision(at, slotName(0), engine.Promise[engine.Place]{})
 	prepared, _ := w.fresh(at, slot)
 	dumped, complete := w.dump(at, slot, engine.After(prepared))
-	w.last = make([]engine.Promise[engine.Place], w.m.Experiment.Slots)
+	w.last = make([]engine.Promise[engine.Place], w.places())
 	w.last[0] = engine.Second(dumped)
 	w.resets(engine.First(dumped), complete)
 }
@@ -139,16 +152,30 @@ func (w *wiring) resets(cp engine.Promise[engine.Checkpoint], complete engine.Pr
 	for k := range ended {
 		ended[k] = engine.After(complete)
 	}
-	w.rollouts(func(at At, k int) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input) {
-		slot, planted := w.reset(at, cp, w.last[k], ended[k])
+	w.rollouts(func(at At, k int, take *taking) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input) {
+		slot, planted := w.reset(at, cp, w.last[k], take, ended[k])
 		return slot, planted, nil
 	}, func(k int, end engine.Input) { ended[k] = end })
 	w.release()
 }
 
+// taking is how a rollout takes a slot that a pool made ready.
+type taking struct {
+	// window of the taking, and of what follows before the slot is usable.
+	window string
+	// after are the rollouts that must have ended: no more slots act at a time than there are.
+	after []engine.Input
+}
+
+// take hands the slot over once it is ready, and moves at into the window.
+func (w *wiring) take(t *taking, at *At, slot engine.Promise[engine.Slot], ready ...engine.Input) engine.Input {
+	at.Window = t.window
+	return engine.After(Take(w.b, at.step("take"), slot, w.rule(), append(ready, t.after...)...))
+}
+
 // reset restores a checkpoint, judges the stopped tree, lets it run, judges it
-// again and makes it this slot's own.
-func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine.Promise[engine.Place], after engine.Input) (engine.Promise[engine.Slot], engine.Promise[engine.Canary]) {
+// again and makes it this slot's own; take is nil without a pool.
+func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine.Promise[engine.Place], take *taking, after engine.Input) (engine.Promise[engine.Slot], engine.Promise[engine.Canary]) {
 	stopped := Restore(w.b, at.step("restore"), w.root, cp, place, bench.RestoreParams{
 		Slot: bench.Name(at.Slot), Resources: w.m.Resources, Policy: w.policy(), Exclude: w.exclude(),
 	}, after)
@@ -163,17 +190,22 @@ func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine
 	ready := w.readiness(at, slot)
 	live := GateRestored(w.b, at.step("gate-live"), slot, cp, bench.GateParams{Gate: gate.Live, Port: w.port()}, engine.After(ready))
 	network := GateRestored(w.b, at.step("gate-network"), slot, cp, bench.GateParams{Gate: gate.Network, Port: w.port()}, engine.After(ready))
-	planted := Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary},
-		engine.After(ready), engine.After(live), engine.After(network))
-	return slot, planted
+	judged = []engine.Input{engine.After(ready), engine.After(live), engine.After(network)}
+	if take != nil {
+		judged = []engine.Input{w.take(take, &at, slot, judged...)}
+	}
+	return slot, Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary}, judged...)
 }
 
 func (w *wiring) cold() {
-	w.last = make([]engine.Promise[engine.Place], w.m.Experiment.Slots)
+	w.last = make([]engine.Promise[engine.Place], w.places())
 	ended := make([][]engine.Input, len(w.last))
-	w.rollouts(func(at At, k int) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input) {
+	w.rollouts(func(at At, k int, take *taking) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input) {
 		slot := w.provision(at.step("provision"), at.Slot, w.last[k], ended[k]...)
 		planted, gates := w.fresh(at, slot)
+		if take != nil {
+			gates = append(gates, w.take(take, &at, slot, gates...))
+		}
 		return slot, planted, gates
 	}, func(k int, end engine.Input) { ended[k] = []engine.Input{end} })
 	w.release()
@@ -184,18 +216,22 @@ var controls = []string{"none", "oracle"}
 
 // rollouts wires evaluate, act, evaluate and the canary behind each reset.
 func (w *wiring) rollouts(
-	start func(at At, k int) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input),
+	start func(at At, k int, take *taking) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input),
 	end func(k int, e engine.Input),
 ) {
 	e := w.m.Experiment
-	rollout := func(at At, k int, policy bench.Policy, seed int64) engine.Input {
-		slot, planted, gates := start(at, k)
+	rollout := func(at At, k int, take *taking, policy bench.Policy, seed int64) engine.Input {
+		slot, planted, gates := start(at, k, take)
 		at.Window = ""
 		gates = append(gates, engine.After(planted))
 		measured := Measure(w.b, at.step("measure"), slot, gates...)
-		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.evaluate("before", policy), append(gates, engine.After(measured))...)
+		inspected := Inspect(w.b, at.step("inspect"), slot, bench.InspectParams{Port: w.port(), Display: w.m.Guest.Display}, append(gates, engine.After(measured))...)
+		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.first, w.evaluate("before", policy), append(gates, engine.After(inspected))...)
+		if len(w.ends) == 0 { // the first rollout, which all others wait for
+			w.first = before
+		}
 		acted := Act(w.b, at.step("act"), slot, w.act(policy, seed), engine.After(before))
-		after := Evaluate(w.b, at.step("evaluate-after"), slot, w.evaluate("after", policy), engine.After(acted))
+		after := Evaluate(w.b, at.step("evaluate-after"), slot, before, w.evaluate("after", policy), engine.After(acted))
 		canary := GateCanary(w.b, at.step("gate-canary"), slot, planted, bench.GateParams{Gate: gate.Canary, Port: w.port(), Canary: &w.m.Canary}, engine.After(after))
 		w.last[k] = engine.AsPlace(slot)
 		w.ends = append(w.ends, engine.After(canary))
@@ -209,15 +245,25 @@ func (w *wiring) rollouts(
 		if who == "oracle" {
 			policy = bench.Policy{Oracle: &bench.OraclePolicy{}}
 		}
-		controlled := rollout(At{ID: fmt.Sprintf("r%d/", i), Rollout: &i, Slot: slotName(0), Control: who}, 0, policy, e.Seed)
+		controlled := rollout(At{ID: fmt.Sprintf("r%d/", i), Rollout: &i, Slot: slotName(0), Control: who}, 0, nil, policy, e.Seed)
 		for k := range w.last { // no slot begins before the task has proved itself
 			end(k, controlled)
 		}
 	}
+	var done []engine.Input
 	for n := range e.Warmup + e.Rollouts {
-		i, k := next+n, int(n%e.Slots)
+		i, k := next+n, int(n%w.places())
 		at := At{ID: fmt.Sprintf("r%d/", i), Window: fmt.Sprintf("reset-%d", n/e.Slots), Rollout: &i, Slot: slotName(k), Warmup: n < e.Warmup}
-		end(k, rollout(at, k, w.policyOf(), e.Seed+n))
+		var take *taking
+		if e.Pool > 0 {
+			take = &taking{window: at.Window}
+			at.Window = ""
+			if n >= e.Slots {
+				take.after = []engine.Input{done[n-e.Slots]}
+			}
+		}
+		done = append(done, rollout(at, k, take, w.policyOf(), e.Seed+n))
+		end(k, done[n])
 	}
 }
 

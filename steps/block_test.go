@@ -30,10 +30,15 @@ func TestRunsPass(t *testing.T) {
 				m.Experiment.Rollouts, m.Experiment.Warmup, m.Experiment.Slots = 5, 1, slots
 				r := execute(t, m, reset)
 				requirePassed(t, r)
-				if n := len(r.record.Rollouts); n != 6 {
-					t.Fatalf("%d rollouts, want 6", n)
+				if n := len(r.record.Rollouts); n != 8 {
+					t.Fatalf("%d rollouts, want two controls, a warm-up and five", n)
 				}
-				for i, x := range r.record.Rollouts {
+				for i, who := range controls {
+					if x := r.record.Rollouts[i]; x.Control != who || x.Warmup || x.Slot != "slot-0" {
+						t.Errorf("control %d: %+v", i, x)
+					}
+				}
+				for i, x := range r.record.Rollouts[len(controls):] {
 					if x.Warmup != (i == 0) || x.Slot != fmt.Sprintf("slot-%d", int64(i)%slots) {
 						t.Errorf("rollout %d: %+v", i, x)
 					}
@@ -75,6 +80,9 @@ func TestNobodyActs(t *testing.T) {
 			t.Errorf("the run %s: %s", r.result.Verdict, r.result.Reason)
 		}
 		for _, x := range r.record.Rollouts {
+			if x.Control == "oracle" {
+				continue
+			}
 			if x.Class != "failed_valid" || x.Before == nil || *x.Before != 0 || x.After == nil || *x.After != 0 {
 				t.Errorf("rollout %+v", x)
 			}
@@ -88,12 +96,15 @@ func TestControlsFindABlindChecker(t *testing.T) {
 		m := workload()
 		m.Checker.Exec = exec
 		r := execute(t, m, "restore")
-		step := map[string]string{"always success": "r0/evaluate-before", "always failure": "r0/evaluate-after"}[name]
+		step := map[string]string{"always success": "r0/evaluate-before", "always failure": "r1/evaluate-after"}[name]
 		if o := r.outcome(t, step); o.Verdict != engine.Fail || len(o.Findings) == 0 || o.Findings[0].Want == o.Findings[0].Have {
 			t.Errorf("%s: step %s is %+v", name, step, o)
 		}
 		if r.result.Verdict != engine.RunFailed {
 			t.Errorf("%s: the run %s", name, r.result.Verdict)
+		}
+		if !strings.HasPrefix(r.record.Reason, "task quarantined: ") {
+			t.Errorf("%s: the reason is %q", name, r.record.Reason)
 		}
 		requireReleased(t, r)
 	}
@@ -157,6 +168,7 @@ func TestPlans(t *testing.T) {
 		m.Experiment.Rollouts = rapid.Int64Range(1, 12).Draw(t, "rollouts")
 		m.Experiment.Warmup = rapid.Int64Range(0, 3).Draw(t, "warmup")
 		m.Experiment.Slots = rapid.Int64Range(1, 5).Draw(t, "slots")
+		m.Experiment.Pool = rapid.Int64Range(0, 3).Draw(t, "pool")
 		reset := rapid.SampledFrom([]string{"restore", "cold"}).Draw(t, "reset")
 		p, err := Block(m, digest, reset)
 		if err != nil {
@@ -198,7 +210,10 @@ func TestPlans(t *testing.T) {
 			}
 		}
 		n := int(m.Experiment.Rollouts+m.Experiment.Warmup) + len(controls)
-		want := map[string]int{KindSurvey: 1, KindMount: 1, KindAct: n, KindMeasure: n, KindEvaluate: 2 * n, KindRelease: int(m.Experiment.Slots) + 1}
+		want := map[string]int{KindSurvey: 1, KindMount: 1, KindAct: n, KindMeasure: n, KindInspect: n, KindEvaluate: 2 * n, KindRelease: int(m.Experiment.Slots+m.Experiment.Pool) + 1}
+		if m.Experiment.Pool > 0 {
+			want[KindTake] = n - len(controls)
+		}
 		if reset == "restore" {
 			want[KindProvision], want[KindDump], want[KindRestore], want[KindResume], want[KindReseed], want[KindPrepare], want[KindReadiness] = 1, 1, n, n, n, 1, n+1
 		} else {

@@ -61,6 +61,7 @@ func plan(t *testing.T, m bench.Manifest, reset string) *engine.Plan {
 
 // ran is what a run on the fake arm came to.
 type ran struct {
+	dir    string
 	plan   *engine.Plan
 	result engine.Result
 	record bench.Record
@@ -93,6 +94,12 @@ func executeUntil(t *testing.T, m bench.Manifest, reset string, interrupt time.D
 
 func executeOn(t *testing.T, arm engine.Arm, m bench.Manifest, reset string, interrupt time.Duration) (r ran) {
 	t.Helper()
+	return executeIn(t, arm, m, reset, interrupt, "")
+}
+
+// executeIn runs a manifest that lies in a folder.
+func executeIn(t *testing.T, arm engine.Arm, m bench.Manifest, reset string, interrupt time.Duration, folder string) (r ran) {
+	t.Helper()
 	r.plan = plan(t, m, reset)
 	base := t.TempDir()
 	state, work := filepath.Join(base, "state"), filepath.Join(base, "work")
@@ -106,7 +113,8 @@ func executeOn(t *testing.T, arm engine.Arm, m bench.Manifest, reset string, int
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws := &engine.Workspace{Run: dir.Path, Work: work, State: state, ID: "0123456789ab", Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler)}
+	ws := &engine.Workspace{Run: dir.Path, Work: work, State: state, ID: "0123456789ab", Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler), Manifest: folder}
+	r.dir = dir.Path
 	if err := ws.MakeWork(); err != nil {
 		t.Fatal(err)
 	}

@@ -44,6 +44,8 @@ var faults = []struct {
 	{"provision-dead", where{"base/readiness", engine.Fail, record.Invalid, ""}, where{"r0/readiness", engine.Fail, record.EnvFailure, ""}},
 
 	{"slow", passes, passes},
+	{"other-system", passes, passes}, // a comparison sees them: TestInspectSees
+	{"unknown-system", passes, passes},
 	{"slow-start", passes, passes},
 	{"never-ready", where{"base/readiness", engine.Fail, record.Invalid, ""}, where{"r0/readiness", engine.Fail, record.EnvFailure, ""}},
 	{"never-ready@restored", where{"r0/readiness", engine.Fail, record.EnvFailure, ""}, passes},
@@ -100,6 +102,15 @@ var faults = []struct {
 	// Case 21: what gives no score is no score, never 0.
 	{"checker-missing", where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}, where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
 	{"checker-hang", where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}, where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
+	{"checker-signal", where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}, where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
+	{"checker-stub", where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}, where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
+	{"checker-exception", where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}, where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
+	{"checker-kills-server", where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}, where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
+	{"closure-unknown", where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}, where{"r0/evaluate-before", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
+	{"checker-other", passes, passes}, // the same in every slot
+	{"checker-other@3", where{"r1/gate-stopped-state", engine.Fail, record.Invalid, "/usr/bin/test"}, where{"r2/evaluate-before", engine.Fail, record.Contamination, "/usr/bin/test"}},
+	{"checker-swapped", where{"r1/evaluate-after", engine.Fail, record.Contamination, "/usr/bin/test"}, where{"r1/evaluate-after", engine.Fail, record.Contamination, "/usr/bin/test"}},
+	{"checker-swapped-unseen", where{"r1/evaluate-after", engine.Fail, record.Contamination, "/usr/bin/test"}, where{"r1/evaluate-after", engine.Fail, record.Contamination, "/usr/bin/test"}},
 	{"act-error", where{"r1/act", engine.Fail, record.Invalid, ""}, where{"r1/act", engine.Fail, record.Invalid, ""}},
 	{"act-kills-server", where{"r1/act", engine.Fail, record.EnvFailure, ""}, where{"r1/act", engine.Fail, record.EnvFailure, ""}},
 	{"canary-changed", where{"r1/gate-canary", engine.Fail, record.Contamination, "/root/.canary"}, where{"r1/gate-canary", engine.Fail, record.Contamination, "/root/.canary"}},

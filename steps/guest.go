@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/guest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -31,11 +32,11 @@ func command(ctx context.Context, x *engine.Exec, c *guest.Client, name string, 
 	}
 	switch {
 	case r.TimedOut:
-		return &engine.Error{Op: name, Err: fmt.Errorf("%w after %s: %q", engine.ErrDeadline, cmd.Timeout, cmd.Exec)}
+		return &engine.Error{Op: name, Err: fmt.Errorf("%w after %s: %s", engine.ErrDeadline, cmd.Timeout, words(cmd.Exec))}
 	case r.Signalled:
-		return &engine.Error{Op: name, Err: fmt.Errorf("%q was ended by a signal: %s", cmd.Exec, tail(r.Stderr))}
+		return &engine.Error{Op: name, Err: fmt.Errorf("%s was ended by a signal: %s", words(cmd.Exec), tail(r.Stderr))}
 	case int64(r.Exit) != cmd.Exit:
-		return &engine.Error{Op: name, Err: fmt.Errorf("%q exited with %d, not %d: %s", cmd.Exec, r.Exit, cmd.Exit, tail(r.Stderr))}
+		return &engine.Error{Op: name, Err: fmt.Errorf("%s exited with %d, not %d: %s", words(cmd.Exec), r.Exit, cmd.Exit, tail(r.Stderr))}
 	}
 	return nil
 }
@@ -52,6 +53,18 @@ func keepOutput(x *engine.Exec, name string, r guest.Result) error {
 	return nil
 }
 
+// words is a command fit for one line: an argument may be a whole program.
+func words(argv []string) string {
+	const most = 100
+	short := make([]string, len(argv))
+	for i, word := range argv {
+		if short[i] = word; len(word) > most {
+			short[i] = word[:most] + "…"
+		}
+	}
+	return fmt.Sprintf("%q", short)
+}
+
 // tail is the end of a program's output, fit for one line.
 func tail(b []byte) string {
 	const most = 300
@@ -61,8 +74,9 @@ func tail(b []byte) string {
 	return fmt.Sprintf("%q", b)
 }
 
-// plant writes a fresh canary and reads it back.
-func plant(ctx context.Context, c *guest.Client, file string) (string, error) {
+// plant writes a fresh canary and reads it back. Its digest is a fact: no two are
+// the same, and nobody can put one back who has only read the record.
+func plant(ctx context.Context, x *engine.Exec, c *guest.Client, file string) (string, error) {
 	var r [32]byte
 	if _, err := rand.Read(r[:]); err != nil {
 		return "", err
@@ -78,6 +92,7 @@ func plant(ctx context.Context, c *guest.Client, file string) (string, error) {
 	if string(back) != value {
 		return "", &engine.Error{Op: "read back canary " + file, Err: errors.New("holds something else than what was written")}
 	}
+	x.Fact(bench.Fact{Name: "canary.sha256", Known: true, Value: string(canonical.Sum([]byte(value))), Source: file, View: engine.ViewGuest})
 	return value, nil
 }
 
@@ -87,7 +102,18 @@ func Readiness(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p ben
 	return engine.Add[engine.Ready](b, at.spec(KindReadiness, p, duration(string(p.Readiness.Deadline))+slack), in...)
 }
 
-var bindReadiness = engine.Bind(KindReadiness, func(ctx context.Context, x *engine.Exec, p bench.ReadinessParams) (engine.Ready, error) {
+// Take hands a slot over that a pool kept ready: the readiness rule is judged anew.
+func Take(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.ReadinessParams, after ...engine.Input) engine.Promise[engine.Ready] {
+	in := append([]engine.Input{engine.Read(slot)}, after...)
+	return engine.Add[engine.Ready](b, at.spec(KindTake, p, duration(string(p.Readiness.Deadline))+slack), in...)
+}
+
+var (
+	bindReadiness = engine.Bind(KindReadiness, becomeReady)
+	bindTake      = engine.Bind(KindTake, becomeReady)
+)
+
+func becomeReady(ctx context.Context, x *engine.Exec, p bench.ReadinessParams) (engine.Ready, error) {
 	limit := duration(string(p.Readiness.Deadline))
 	deadline := time.Now().Add(limit)
 	ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -139,7 +165,7 @@ var bindReadiness = engine.Bind(KindReadiness, func(ctx context.Context, x *engi
 		case <-tick.C:
 		}
 	}
-})
+}
 
 // serving requires that each service of the manifest was started and lives.
 func serving(p guest.Probe, services []string) error {
@@ -164,7 +190,7 @@ func probeCommand(ctx context.Context, c *guest.Client, cmd bench.Command) error
 	case err != nil:
 		return err
 	case r.TimedOut, r.Signalled, int64(r.Exit) != cmd.Exit:
-		return fmt.Errorf("probe %q: exit %d: %s", cmd.Exec, r.Exit, tail(r.Stderr))
+		return fmt.Errorf("probe %s: exit %d: %s", words(cmd.Exec), r.Exit, tail(r.Stderr))
 	}
 	return nil
 }
@@ -186,7 +212,7 @@ var bindPrepare = engine.Bind(KindPrepare, func(ctx context.Context, x *engine.E
 			return "", err
 		}
 	}
-	value, err := plant(ctx, c, string(p.Canary.File))
+	value, err := plant(ctx, x, c, string(p.Canary.File))
 	return engine.Canary(value), err
 })
 
@@ -206,53 +232,6 @@ var bindReseed = engine.Bind(KindReseed, func(ctx context.Context, x *engine.Exe
 	if j.Verdict() != engine.Pass {
 		return "", nil
 	}
-	value, err := plant(ctx, c, string(p.Canary.File))
+	value, err := plant(ctx, x, c, string(p.Canary.File))
 	return engine.Canary(value), err
-})
-
-// Evaluate runs the checker. Its exit status is the score; anything but the
-// manifest's two statuses is no score at all.
-func Evaluate(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.EvaluateParams, after ...engine.Input) engine.Promise[engine.Score] {
-	in := append([]engine.Input{engine.Use(slot)}, after...)
-	limit := duration(string(p.Checker.Timeout)) + slack
-	if p.Display != nil {
-		limit += pictureLimit
-	}
-	return engine.Add[engine.Score](b, at.spec(KindEvaluate, p, limit), in...)
-}
-
-var bindEvaluate = engine.Bind(KindEvaluate, func(ctx context.Context, x *engine.Exec, p bench.EvaluateParams) (engine.Score, error) {
-	c := dial(engine.In[engine.Slot](x, 0), p.Port)
-	if err := picture(ctx, x, c, p); err != nil {
-		return 0, err
-	}
-	r, err := c.Execute(ctx, p.Checker.Exec, duration(string(p.Checker.Timeout)))
-	if err != nil {
-		return 0, &engine.Error{Op: "run checker", Err: fmt.Errorf("%w: %w", engine.ErrUnknown, err)}
-	}
-	if err := keepOutput(x, "checker "+p.When, r); err != nil {
-		return 0, err
-	}
-	var score engine.Score
-	switch {
-	case r.TimedOut:
-		return 0, &engine.Error{Op: "run checker", Err: fmt.Errorf("%w: timed out after %s", engine.ErrUnknown, p.Checker.Timeout)}
-	case r.Signalled:
-		return 0, &engine.Error{Op: "run checker", Err: fmt.Errorf("%w: ended by a signal", engine.ErrUnknown)}
-	case int64(r.Exit) == p.Checker.Success.Exit:
-		score = 1
-	case int64(r.Exit) == p.Checker.Failure.Exit:
-		score = 0
-	default:
-		return 0, &engine.Error{Op: "run checker", Err: fmt.Errorf("%w: exit status %d is no score: %s", engine.ErrUnknown, r.Exit, tail(r.Stderr)),
-			Hint: fmt.Sprintf("a checker exits with %d for success and %d for failure; anything else means that it could not tell", p.Checker.Success.Exit, p.Checker.Failure.Exit)}
-	}
-	x.Fact(bench.Fact{Name: "score", Known: true, Value: fmt.Sprintf("%.1f", score), Source: "checker", View: engine.ViewGuest})
-	if p.Expect != nil && float64(score) != *p.Expect {
-		var j engine.Judgement
-		f := j.Add(engine.Fail, "score "+p.When, "the control did not give the score that it must")
-		f.Want, f.Have = fmt.Sprintf("%.1f", *p.Expect), fmt.Sprintf("%.1f", score)
-		x.Judge(j)
-	}
-	return score, nil
 })

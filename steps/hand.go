@@ -19,7 +19,7 @@ func BlockFrom(m bench.Manifest, p bench.CheckpointParams) (*engine.Plan, error)
 	w := wiring{b: engine.NewBuilder(), m: m, workload: p.Workload}
 	w.begin()
 	cp, complete := w.open(p)
-	w.last = make([]engine.Promise[engine.Place], m.Experiment.Slots)
+	w.last = make([]engine.Promise[engine.Place], w.places())
 	w.resets(cp, complete)
 	return w.b.Build(w.workload, "restore")
 }
@@ -45,7 +45,7 @@ func HandRestore(m bench.Manifest, p bench.CheckpointParams) (*engine.Plan, erro
 	w := wiring{b: engine.NewBuilder(), m: m, workload: p.Workload}
 	w.root = Mount(w.b, At{ID: "mount"}, bench.MountParams{Image: m.Image})
 	cp, complete := w.open(p)
-	w.reset(At{ID: "slot/restore", Slot: slotName(0)}, cp, engine.Promise[engine.Place]{}, engine.After(complete))
+	w.reset(At{ID: "slot/restore", Slot: slotName(0)}, cp, engine.Promise[engine.Place]{}, nil, engine.After(complete))
 	return w.b.Build(w.workload, "restore")
 }
 
@@ -56,7 +56,7 @@ func HandReset(m bench.Manifest, a bench.AdoptParams, p bench.CheckpointParams) 
 	adopted := Adopt(w.b, at, a)
 	w.root = engine.First(adopted)
 	cp, complete := w.open(p)
-	w.reset(at.step("restore"), cp, engine.Second(adopted), engine.After(complete))
+	w.reset(at.step("restore"), cp, engine.Second(adopted), nil, engine.After(complete))
 	return w.b.Build(w.workload, "restore")
 }
 

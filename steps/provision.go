@@ -23,5 +23,6 @@ var bindProvision = engine.Bind(KindProvision, func(ctx context.Context, x *engi
 	if place == nil {
 		x.OnRelease(slot.Release)
 	}
+	tell(x, slot)
 	return slot, nil
 })

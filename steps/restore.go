@@ -33,5 +33,9 @@ func Resume(b *engine.Builder, at At, stopped engine.Promise[engine.Stopped], p 
 }
 
 var bindResume = engine.Bind(KindResume, func(ctx context.Context, x *engine.Exec, _ bench.ResumeParams) (engine.Slot, error) {
-	return engine.In[engine.Stopped](x, 0).Resume(ctx)
+	slot, err := engine.In[engine.Stopped](x, 0).Resume(ctx)
+	if err == nil {
+		tell(x, slot)
+	}
+	return slot, err
 })

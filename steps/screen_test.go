@@ -7,6 +7,7 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -78,6 +79,10 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case proto.PathExecute:
 		exit := 0
 		say(http.StatusOK, proto.ExecuteResponse{Status: proto.StatusSuccess, Returncode: &exit})
+	case proto.PathCheck:
+		exit, sum := 0, bench.SHA256(strings.Repeat("ab", 32))
+		say(http.StatusOK, proto.CheckResponse{ExecuteResponse: proto.ExecuteResponse{Status: proto.StatusSuccess, Returncode: &exit}, Resolved: "/check", Server: sum,
+			Before: []proto.ClosureEntry{{Path: "/check", Kind: proto.EntryFile, Mode: "0755", Sha256: sum}}})
 	default:
 		http.NotFound(w, r)
 	}
@@ -248,7 +253,7 @@ func TestPictureOfAnEvaluation(t *testing.T) {
 		// reason is why there is no picture.
 		reason string
 	}{
-		{"kept", &display, desk, evidence{"screen-after.png": desk}, ""},
+		{"kept", &display, desk, evidence{"screen-before.png": desk}, ""},
 		{"no screen", nil, desk, evidence{}, ""},
 		{"screen gone", &display, nil, evidence{}, "no picture of its screen"},
 		{"no picture", &display, []byte("no picture at all"), evidence{}, "decode picture"},
@@ -258,8 +263,10 @@ func TestPictureOfAnEvaluation(t *testing.T) {
 			checker := bench.Checker{Exec: []string{"check"}, Timeout: "1s"}
 			checker.Failure.Exit = 4
 			receipt, kept := s.step(t, func(b *engine.Builder, at At, slot engine.Promise[engine.Slot]) {
-				Evaluate(b, at, slot, bench.EvaluateParams{Port: 5000, When: "after", Display: c.display, Checker: checker})
+				Evaluate(b, at, slot, engine.Promise[engine.Score]{}, bench.EvaluateParams{Port: 5000, When: "before", Display: c.display, Checker: checker})
 			})
+			delete(kept, "checker-closure after.json")
+			maps.DeleteFunc(kept, func(name string, _ []byte) bool { return !strings.HasPrefix(name, "screen-") })
 			if diff := cmp.Diff(c.want, kept); diff != "" {
 				t.Error(diff)
 			}
@@ -270,7 +277,7 @@ func TestPictureOfAnEvaluation(t *testing.T) {
 			if receipt.Verdict != engine.Pass || facts["score"].Value != "1.0" {
 				t.Errorf("%s: %+v", receipt.Verdict, receipt)
 			}
-			f, said := facts["screen-after"]
+			f, said := facts["screen-before"]
 			if said != (c.display != nil) || f.Known != (len(c.want) > 0) || !strings.Contains(f.Reason, c.reason) {
 				t.Errorf("%+v", f)
 			}

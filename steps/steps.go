@@ -18,6 +18,7 @@ const (
 	KindMount      = "mount"
 	KindProvision  = "provision"
 	KindReadiness  = "readiness"
+	KindTake       = "take"
 	KindPrepare    = "prepare"
 	KindDump       = "dump"
 	KindCheckpoint = "checkpoint"
@@ -29,6 +30,7 @@ const (
 	KindEvaluate   = "evaluate"
 	KindRelease    = "release"
 	KindMeasure    = "measure"
+	KindInspect    = "inspect"
 	// Of slots by hand only.
 	KindAdopt     = "adopt"
 	KindAdoptSlot = "adopt-slot"
@@ -70,11 +72,11 @@ func (a At) spec(kind string, params any, deadline time.Duration) engine.StepSpe
 // Bindings are the functions of all kinds, bound when a plan is executed.
 func Bindings() engine.Bindings {
 	return engine.Bindings{
-		KindSurvey: bindSurvey, KindMount: bindMount, KindProvision: bindProvision, KindReadiness: bindReadiness,
+		KindSurvey: bindSurvey, KindMount: bindMount, KindProvision: bindProvision, KindReadiness: bindReadiness, KindTake: bindTake,
 		KindPrepare: bindPrepare, KindDump: bindDump, KindRestore: bindRestore,
 		KindResume: bindResume, KindReseed: bindReseed, KindGate: bindGate,
 		KindAct: bindAct, KindEvaluate: bindEvaluate, KindRelease: bindRelease,
-		KindMeasure: bindMeasure, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
+		KindMeasure: bindMeasure, KindInspect: bindInspect, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
 	}
 }
 

@@ -77,7 +77,7 @@ func aspects(o engine.Observation) map[engine.Aspect]bool {
 	return map[engine.Aspect]bool{
 		engine.AspectLimits: known(o.Limits), engine.AspectMounts: known(o.Mounts), engine.AspectNetwork: known(o.Network),
 		engine.AspectLocks: known(o.Locks), engine.AspectProcesses: known(o.Processes), engine.AspectEnclosure: known(o.Enclosure),
-		engine.AspectState: known(o.State), engine.AspectToolConfig: known(o.ToolConfig),
+		engine.AspectState: known(o.State), engine.AspectToolConfig: known(o.ToolConfig), engine.AspectMemory: known(o.Memory),
 	}
 }
 
@@ -124,6 +124,29 @@ func testObserve(t *testing.T, h Harness) {
 		if known && a != engine.AspectToolConfig { // the host's, not the slot's
 			t.Errorf("%s of a vacated place is known", a)
 		}
+	}
+}
+
+// A slot that is usable takes memory of the host, and every process of it is read.
+func testMemory(t *testing.T, h Harness) {
+	r := begin(t, h)
+	defer r.finish()
+	s := r.provision("slot-0")
+	m, known := s.Observe(r.ctx(), engine.AspectMemory).Memory.Get()
+	if !known || m.Processes <= 0 || m.PrivateDirty <= 0 || m.Pss <= 0 || m.Harness < 0 {
+		t.Errorf("memory of a provisioned slot: known %v, %+v", known, m)
+	}
+	s.Observe(r.ctx(), engine.AspectMemory) // reading changes nothing
+	if o := s.Observe(r.ctx(), engine.AspectMemory).Memory; o.Source() == "" {
+		t.Errorf("the reading names no source: %+v", o)
+	}
+	r.write(s, string(h.Manifest.Canary.File), canaryText)
+	cp, place := r.dump(s)
+	slot := r.resume(r.restore(cp, place, "slot-0"))
+	r.ready(slot)
+	m, known = slot.Observe(r.ctx(), engine.AspectMemory).Memory.Get()
+	if !known || m.Processes <= 0 || m.PrivateDirty <= 0 || m.Pss <= 0 {
+		t.Errorf("memory of a restored slot: known %v, %+v", known, m)
 	}
 }
 
@@ -175,6 +198,7 @@ func testExecute(t *testing.T, h Harness) {
 	exits(1, "false")
 	exits(3, "sh", "-c", "exit 3")
 	exits(127, "sh", "-c", "no-such-program-of-drums")
+	testCheck(r, s)
 	folder, moved := r.path("folder"), r.path("moved")
 	exits(0, "mkdir", "-p", folder)
 	exits(0, "touch", folder+"/file")
@@ -203,4 +227,36 @@ func testExecute(t *testing.T, h Harness) {
 		t.Errorf("read a file that is not there: %v", describe(err))
 	}
 	r.answers(s)
+}
+
+// testCheck: a checker runs from a copy that nobody finds afterwards, and what it stands on is told.
+func testCheck(r *run, s engine.Slot) {
+	t, c := r.t, r.client(s)
+	t.Helper()
+	check := func(q guest.Check) guest.Checked {
+		t.Helper()
+		q.Timeout = 20 * time.Second
+		k, err := c.Check(r.ctx(), q)
+		if err != nil {
+			t.Fatalf("check %q: %v", q.Exec, describe(err))
+		}
+		return k
+	}
+	answers := r.path("answers")
+	before := check(guest.Check{Exec: []string{"test", "-e", answers}, Paths: []string{answers}})
+	if before.Exit != 1 || before.Resolved == "" || before.Server != r.h.Manifest.Guest.Server.Sha256 {
+		t.Errorf("check: %+v", before)
+	}
+	r.write(s, answers, "yes")
+	after := check(guest.Check{Exec: []string{"test", "-e", answers}, Paths: []string{answers}})
+	if after.Exit != 0 || slices.Equal(before.Before, after.Before) {
+		t.Errorf("check: exit %d; a file that was asked for changed, and the lists are equal: %v", after.Exit, slices.Equal(before.Before, after.Before))
+	}
+	copied := check(guest.Check{Exec: []string{"sh", "-c", "test -e " + guest.ProgramPlace}, Name: "drums-check", Program: []byte("exit 7\n")})
+	if copied.Exit != 0 {
+		t.Errorf("the checker's copy is not where it is said to be: %+v", copied.Result)
+	}
+	if gone := check(guest.Check{Exec: []string{"no-such-program-of-drums"}}); gone.Resolved != "" {
+		t.Errorf("a program that is not there was run: %+v", gone)
+	}
 }

@@ -253,7 +253,7 @@ func children(pid int) (list []int) {
 // start only: criu changes its arguments to what it does (criu/cr-service.c).
 func isCriuCall(pid int) bool {
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !bytes.Contains(args, []byte("\x00swrk\x00")) {
+	if err != nil || !bytes.Contains(args, []byte("\x00swrk\x00")) && !isRuncCall(args) {
 		return false
 	}
 	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
@@ -425,4 +425,12 @@ func (h *Harness) earlierHolds(ctx context.Context) error {
 		return fmt.Errorf("it has no checkpoint: %w", errors.Join(err, os.ErrNotExist))
 	}
 	return checkpointsHold(ctx, h.earlier)
+}
+
+// isRuncCall says whether arguments are those of a runc that has criu work for it.
+// Its criu is a child of its own; the runc is what the program started.
+func isRuncCall(args []byte) bool {
+	name, _, _ := bytes.Cut(args, []byte{0})
+	return filepath.Base(string(name)) == "runc" &&
+		(bytes.Contains(args, []byte("\x00checkpoint\x00")) || bytes.Contains(args, []byte("\x00restore\x00")))
 }

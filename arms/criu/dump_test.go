@@ -527,7 +527,7 @@ func TestDumpRefusals(t *testing.T) {
 		sentinel error
 		hint     string
 	}{
-		{"lock", DumpOptions{}, KindLocks, engine.ErrRefused, "arms.drums.locks"},
+		{"lock", DumpOptions{}, KindLocks, engine.ErrRefused, "the arm's locks"},
 		{"device", DumpOptions{}, KindRootMount, engine.ErrRefused, "bind-mounted"},
 		{"tcp", DumpOptions{}, KindTCP, engine.ErrRefused, "checkpoint.establishedTCP"},
 		{"inflight", DumpOptions{}, KindInFlight, ErrTransient, "again"},

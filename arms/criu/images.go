@@ -37,7 +37,7 @@ func ImagesIn(fsys fs.FS) Images { return Images{fsys} }
 var magics = func() map[string]uint32 {
 	byName := magic.LoadMagic().ByName
 	names := map[string]string{
-		"inventory": "INVENTORY", "pstree": "PSTREE", "core": "CORE", "ids": "IDS", "fdinfo": "FDINFO", "files": "FILES",
+		"inventory": "INVENTORY", "cgroup": "CGROUP", "pstree": "PSTREE", "core": "CORE", "ids": "IDS", "fdinfo": "FDINFO", "files": "FILES",
 		"mm": "MM", "mountpoints": "MNTS", "filelocks": "FILE_LOCKS", "remap-fpath": "REMAP_FPATH", "memfd": "MEMFD_INODE",
 		"stats-dump": "STATS", "stats-restore": "STATS", "common": "IMG_COMMON", "service": "IMG_SERVICE",
 	}

@@ -55,7 +55,7 @@ var kindOrder = []Kind{
 var kinds = map[Kind]kind{
 	KindLocks: {
 		regexp.MustCompile(`Some file locks are hold by dumping tasks`), engine.ErrRefused,
-		`a process of the slot holds a file lock: set arms.drums.locks to "repair" (or "criu", which loses POSIX locks on mapped files), or let the workload give the lock up`,
+		`a process of the slot holds a file lock: set the arm's locks to "repair" (or "criu", which loses POSIX locks on mapped files), or let the workload give the lock up`,
 	},
 	KindRootMount: {
 		regexp.MustCompile(`doesn't have a proper root mount`), engine.ErrRefused,

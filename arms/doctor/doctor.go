@@ -15,6 +15,8 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/drums"
 	"github.com/drumsbench/drumsbench/arms/fake"
+	"github.com/drumsbench/drumsbench/arms/oci"
+	"github.com/drumsbench/drumsbench/arms/qemu"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -40,33 +42,39 @@ type check struct {
 	run    func(ctx context.Context, h *Host) []bench.HostFinding
 }
 
-// checks of each arm, in the order in which a person would mend the host.
+// slots are the checks for arms whose slots are process trees on this kernel, in
+// the order in which a person would mend the host.
+var slots = []check{
+	{"root", false, root},
+	{"capabilities", false, capabilities},
+	{"namespaces", false, namespaces},
+	{"confinement", false, confinement},
+	{"tool-config", false, criuConfig},
+	{"cue-config", false, cueConfig},
+	{"tools", false, tools},
+	{"criu", true, criuTool},
+	{"criu-kernel", false, criuKernel},
+	{"cgroups", false, controllers},
+	{"cgroup2", true, ownership},
+	{"state", false, stateDirectory},
+	{"space", false, space},
+	{"overlayfs", true, overlayfs},
+	{"loop", true, loop},
+	{"fuse", true, fuse},
+	{"nbd", false, nbd},
+	{"kvm", true, kvm},
+	{"hugepages", false, hugepages},
+	{"ksm", false, ksm},
+	{"swap", false, swap},
+	{"leftovers", false, leftovers},
+	{"strays", false, strays},
+}
+
+// checks of each arm.
 var checks = map[string][]check{
-	drums.Kind: {
-		{"root", false, root},
-		{"capabilities", false, capabilities},
-		{"namespaces", false, namespaces},
-		{"confinement", false, confinement},
-		{"tool-config", false, criuConfig},
-		{"cue-config", false, cueConfig},
-		{"tools", false, tools},
-		{"criu", true, criuTool},
-		{"criu-kernel", false, criuKernel},
-		{"cgroups", false, controllers},
-		{"cgroup2", true, ownership},
-		{"state", false, stateDirectory},
-		{"space", false, space},
-		{"overlayfs", true, overlayfs},
-		{"loop", true, loop},
-		{"fuse", true, fuse},
-		{"nbd", false, nbd},
-		{"kvm", true, kvm},
-		{"hugepages", false, hugepages},
-		{"ksm", false, ksm},
-		{"swap", false, swap},
-		{"leftovers", false, leftovers},
-		{"strays", false, strays},
-	},
+	drums.Kind: slots,
+	oci.Kind:   append([]check{{"runc", false, runcTool}, {"runc-cgroups", false, runcControllers}}, slots...),
+	qemu.Kind:  machines,
 	fake.Kind: {
 		{"cue-config", false, cueConfig},
 		{"state", false, stateDirectory},

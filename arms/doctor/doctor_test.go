@@ -14,6 +14,8 @@ import (
 	"testing/fstest"
 
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/oci"
+	"github.com/drumsbench/drumsbench/arms/qemu"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
@@ -95,7 +97,7 @@ func goodHost() *planted {
 	p.file("/proc/sys/kernel/osrelease", "6.18.44-test\n")
 	p.file("/proc/sys/kernel/random/boot_id", boot+"\n")
 	p.file("/proc/self/mountinfo", hybrid)
-	p.file("/proc/self/cgroup", "9:name=systemd:/\n4:memory:/\n3:cpu,cpuacct:/\n2:pids:/\n0::/\n")
+	p.file("/proc/self/cgroup", "9:name=systemd:/\n5:devices:/\n4:memory:/\n3:cpu,cpuacct:/\n2:pids:/\n0::/\n")
 	for _, name := range []string{"cpu", "cpu,cpuacct", "memory", "pids", "unified"} {
 		p.folder("/sys/fs/cgroup/" + name)
 	}
@@ -104,6 +106,7 @@ func goodHost() *planted {
 	p.file("/sys/kernel/mm/ksm/run", "0\n")
 	p.file("/proc/swaps", "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n")
 	p.file("/proc/cpuinfo", "processor\t: 0\nflags\t\t: fpu vmx sse\n")
+	p.file("/dev/net/tun", "")
 	for _, name := range []string{"loop-control", "fuse", "kvm", "nbd0"} {
 		p.file("/dev/"+name, "")
 	}
@@ -115,6 +118,16 @@ func goodHost() *planted {
 			Tool: func(context.Context) (criu.Tool, error) {
 				return criu.Tool{Path: private, Version: "4.2.1", Origin: "closure"}, nil
 			},
+			Runc: func(context.Context) (oci.Tool, error) {
+				return oci.Tool{Path: "/usr/sbin/runc", Version: "1.1.5", Origin: "system"}, nil
+			},
+			QEMU: func(context.Context) (qemu.Tool, error) {
+				return qemu.Tool{Path: "/usr/bin/qemu-system-x86_64", Version: "7.2.22"}, nil
+			},
+			Accelerator: func(_ context.Context, _ qemu.Tool, accel string) engine.Reading[string] {
+				return engine.Known(accel, "test", engine.ViewHost)
+			},
+			Tun:   func() error { return nil },
 			Check: func(context.Context, criu.Tool) error { return nil },
 			Version: func(_ context.Context, path string) (string, error) {
 				if v, ok := p.versions[path]; ok {
@@ -179,7 +192,7 @@ func TestNothingIsWrongWithAGoodHost(t *testing.T) {
 		if lines := bad(health); lines != nil || health.Verdict != OK {
 			t.Errorf("%s: %s %q", kind, health.Verdict, lines)
 		}
-		if len(health.Findings) != len(checks[kind])+map[string]int{"drums": 1}[kind] { // criu says two things
+		if len(health.Findings) != len(checks[kind])+map[string]int{"drums": 1, "oci": 1}[kind] { // criu says two things
 			t.Errorf("%s: %d findings of %d checks", kind, len(health.Findings), len(checks[kind]))
 		}
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/oci"
+	"github.com/drumsbench/drumsbench/arms/qemu"
+	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 )
 
@@ -34,6 +37,14 @@ type Host struct {
 type Probes struct {
 	// Tool finds the CRIU of the state directory, as an arm does.
 	Tool func(ctx context.Context) (criu.Tool, error)
+	// Runc finds the runc of the state directory, as the oci arm does.
+	Runc func(ctx context.Context) (oci.Tool, error)
+	// QEMU finds the host's QEMU, as the qemu arm does.
+	QEMU func(ctx context.Context) (qemu.Tool, error)
+	// Accelerator starts an empty machine with an accelerator and reads back which one runs it.
+	Accelerator func(ctx context.Context, tool qemu.Tool, accel string) engine.Reading[string]
+	// Tun makes a tap device in a network namespace of its own.
+	Tun func() error
 	// Check asks that CRIU whether this kernel lets it work.
 	Check func(ctx context.Context, tool criu.Tool) error
 	// Version is what a CRIU says of itself, without a look at the kernel.

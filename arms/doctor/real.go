@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/oci"
+	"github.com/drumsbench/drumsbench/arms/qemu"
 	"github.com/drumsbench/drumsbench/arms/sweep"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
@@ -30,7 +32,11 @@ func This(state string) *Host {
 	return &Host{
 		FS: os.DirFS("/"), Env: os.Environ(), State: state, Machine: unix.ByteSliceToString(uts.Machine[:]),
 		Probes: Probes{
-			Tool:    func(ctx context.Context) (criu.Tool, error) { return criu.Locate(ctx, state) },
+			Tool: func(ctx context.Context) (criu.Tool, error) { return criu.Locate(ctx, state) },
+			Runc: func(ctx context.Context) (oci.Tool, error) { return oci.Locate(ctx, state) },
+			QEMU: qemu.Locate, Accelerator: func(ctx context.Context, t qemu.Tool, accel string) engine.Reading[string] {
+				return t.Accelerator(ctx, accel)
+			}, Tun: qemu.ProbeLink,
 			Check:   checkTool,
 			Version: version,
 			Find:    find,

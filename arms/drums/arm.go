@@ -73,7 +73,7 @@ func (a *Arm) Describe() engine.Description {
 
 // Facts implements engine.Arm.
 func (a *Arm) Facts(context.Context) []bench.Fact {
-	return append(a.tool.Facts(), a.host...)
+	return append(append(a.tool.Facts(), a.host...), engine.NativeAccelerator())
 }
 
 // root is the mounted image.

@@ -15,7 +15,8 @@
 // meaning of their Unix namesakes: true, false, sleep N, echo WORDS, cat FILES,
 // touch FILES, write FILE TEXT, append FILE TEXT, test -e|-f|-d|-s FILE, mv, cp,
 // rm [-rf], mkdir [-p], head -c N /dev/zero, exit N, signal N, kill-server, and
-// sh -c with one of them as text.
+// sh -c with one of them as text. Each is a file in /usr/bin, found through the
+// PATH /usr/local/bin:/usr/bin; a file with another content is a text for sh.
 //
 // # Faults
 //
@@ -49,9 +50,19 @@
 //	server-wrong-digest       another program answers than the pinned one
 //	checker-missing           the program test is missing: a shell's 127
 //	checker-hang              the program test does not end before its time is up
+//	checker-signal            the program test ends by a signal
+//	checker-stub              the program test says that a module is missing, and exits with 1
+//	checker-exception         the program test ends in an exception, and exits with 1
+//	checker-kills-server      the guest server ends while the program test runs
+//	checker-other             the program test is another file, which does the same
+//	checker-swapped           the program mv puts another program in the place of test
+//	checker-swapped-unseen    as checker-swapped, and the guest server says that test is as it was
+//	closure-unknown           the guest server cannot read what a checker stands on
 //	act-error                 the program mv fails
 //	act-kills-server          the program mv takes the guest server with it
 //	canary-changed            the program mv changes each file that was uploaded
+//	other-system              another release of the system answers than in other slots
+//	unknown-system            the guest cannot read its package database
 //	release-error             Place.Release leaves the slot's folder behind
 //	limits-unknown            limits cannot be observed
 //	unknown-mounts, unknown-network, unknown-locks, unknown-processes,
@@ -167,7 +178,10 @@ func (a *Arm) Describe() engine.Description {
 
 // Facts implements engine.Arm.
 func (a *Arm) Facts(context.Context) []bench.Fact {
-	return []bench.Fact{{Name: factVersion, Known: true, Value: Version, Source: "engine", View: engine.ViewHost}}
+	return []bench.Fact{
+		{Name: factVersion, Known: true, Value: Version, Source: "engine", View: engine.ViewHost},
+		engine.NativeAccelerator(),
+	}
 }
 
 // root is the mounted image.
@@ -179,7 +193,7 @@ type root struct {
 	dir  *ownedPath
 
 	mu     sync.Mutex
-	places map[*place]bool // places that are on the image
+	places map[string]bool // names of the places that are on the image
 }
 
 // Mount implements engine.Arm.
@@ -192,7 +206,7 @@ func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountPara
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(ws.State, "images", path)
 	}
-	r := &root{arm: a, ws: ws, path: path, pin: p.Image.Sha256, places: map[*place]bool{}}
+	r := &root{arm: a, ws: ws, path: path, pin: p.Image.Sha256, places: map[string]bool{}}
 	if err := r.compare(ctx, a.faults.run("mount-refused")); err != nil {
 		return nil, &engine.Error{Op: op, Err: err, Hint: "build or fetch the pinned image, or pin this one"}
 	}
@@ -205,6 +219,7 @@ func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountPara
 	if r.dir, err = ownDirectory(ws, filepath.Join(ws.Work, fmt.Sprintf("image.%d", n))); err != nil {
 		return nil, &engine.Error{Op: op, Err: errors.Join(err, r.dir.remove())}
 	}
+	remember(&lives.roots, r.dir.identity, r)
 	return r, nil
 }
 
@@ -234,8 +249,8 @@ func (r *root) compare(ctx context.Context, other bool) error {
 // Facts implements engine.Root.
 func (r *root) Facts() []bench.Fact {
 	return []bench.Fact{
-		{Name: "image-sha256", Known: true, Value: string(r.pin), Source: r.path, View: engine.ViewHost},
-		{Name: "image-attach", Known: true, Value: "none", Source: "engine", View: engine.ViewHost},
+		{Name: "image.sha256", Known: true, Value: string(r.pin), Source: r.path, View: engine.ViewHost},
+		{Name: "image.attach", Known: true, Value: "none", Source: "engine", View: engine.ViewHost},
 	}
 }
 
@@ -255,20 +270,21 @@ func (r *root) Verify(ctx context.Context) error {
 func (r *root) Release(context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for p := range r.places {
-		return &engine.Error{Op: "release image", Err: fmt.Errorf("%s is still on it", p.name), Hint: "release every slot before the image"}
+	for name := range r.places {
+		return &engine.Error{Op: "release image", Err: fmt.Errorf("%s is still on it", name), Hint: "release every slot before the image"}
 	}
+	forget(lives.roots, r.dir.identity)
 	return r.dir.remove()
 }
 
-func (r *root) enter(p *place) {
+func (r *root) enter(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.places[p] = true
+	r.places[name] = true
 }
 
-func (r *root) leave(p *place) {
+func (r *root) leave(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.places, p)
+	delete(r.places, name)
 }

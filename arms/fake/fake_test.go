@@ -58,3 +58,9 @@ func TestConformanceWhenSlow(t *testing.T) {
 	m, state := manifest(t)
 	armtest.Run(t, armtest.Harness{New: func(t *testing.T) engine.Arm { return arm(t, "slow") }, Manifest: m, State: state, Resets: 3})
 }
+
+// The same with slots that another arm of this process takes over.
+func TestConformanceOfOutliving(t *testing.T) {
+	m, state := manifest(t)
+	armtest.Run(t, armtest.Harness{New: func(t *testing.T) engine.Arm { return Outliving{arm(t).(*Arm)} }, Manifest: m, State: state, Resets: 3})
+}

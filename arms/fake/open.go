@@ -10,7 +10,7 @@ import (
 
 // OpenCheckpoint implements engine.CheckpointOpener.
 func (a *Arm) OpenCheckpoint(ctx context.Context, r engine.Root, dir string) (engine.Checkpoint, error) {
-	mounted, ok := r.(*root)
+	mounted, ok := mountedRoot(r)
 	if !ok {
 		return engine.Checkpoint{}, fmt.Errorf("open checkpoint: root of another arm: %T", r)
 	}

@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strconv"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -18,6 +15,8 @@ import (
 type ownedPath struct {
 	ws   *engine.Workspace
 	path string
+
+	identity bench.Identity
 
 	mu   sync.Mutex
 	id   int64
@@ -49,11 +48,10 @@ func own(ws *engine.Workspace, kind, path string, create func() error) (*ownedPa
 	if err := create(); err != nil {
 		return p, err
 	}
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return p, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	if p.identity, err = identity(path); err != nil {
+		return p, err
 	}
-	return p, ws.Ledger.Bind(id, bench.Identity{Dev: bench.Int64(strconv.FormatUint(uint64(st.Dev), 10)), Ino: bench.Int64(strconv.FormatUint(st.Ino, 10))})
+	return p, ws.Ledger.Bind(id, p.identity)
 }
 
 // remove takes the path away, reads its absence back and writes that down. Idempotent.

@@ -72,13 +72,13 @@ func (p *place) Name() string { return p.name }
 
 // takePlace returns the place to build in: the vacated old one, or a new one.
 func (a *Arm) takePlace(ctx context.Context, ws *engine.Workspace, r engine.Root, old engine.Place, name string) (*place, error) {
-	mounted, ok := r.(*root)
+	mounted, ok := mountedRoot(r)
 	if !ok {
 		return nil, fmt.Errorf("take place: root of another arm: %T", r)
 	}
 	if old == nil {
 		p := &place{arm: a, ws: ws, root: mounted, name: name}
-		mounted.enter(p)
+		mounted.enter(name)
 		return p, nil
 	}
 	var p *place
@@ -115,6 +115,7 @@ func (p *place) move(r bench.Resources, restored bool) (*tenancy, error) {
 	if t.dir, err = ownDirectory(p.ws, path); err != nil {
 		return nil, err
 	}
+	remember(&lives.tenancies, t.dir.identity, t)
 	if t.file, err = ownFile(p.ws, path+".slot", []byte(p.name+"\n")); err != nil {
 		return nil, err
 	}
@@ -144,6 +145,11 @@ func (t *tenancy) plant(w *world) {
 	if t.fault("network-down") {
 		w.Network.Links = slices.Clone(w.Network.Links)
 		w.Network.Links[0].Up, w.Network.Addresses = false, []string{}
+	}
+	if _, planted := w.files["/opt/test"]; !planted && t.fault("checker-other") {
+		w.files["/opt"] = file{Directory: true, Mode: 0o755}
+		w.files["/opt/test"] = w.files["/usr/bin/test"]
+		w.files["/usr/bin/test"] = file{Mode: 0o755, Data: []byte("/opt/test -d /root/Desktop/done\n")}
 	}
 	if t.fault("server-wrong-digest") {
 		w.Server = digest([]byte("another program"))
@@ -191,6 +197,7 @@ func (p *place) Vacate(ctx context.Context) error {
 	if err := errors.Join(t.file.remove(), t.dir.remove()); err != nil {
 		return &engine.Error{Op: "vacate " + p.name, Err: err}
 	}
+	forget(lives.tenancies, t.dir.identity)
 	p.now = nil
 	return nil
 }
@@ -206,7 +213,7 @@ func (p *place) Release(ctx context.Context) error {
 	if err := p.Vacate(ctx); err != nil {
 		return err
 	}
-	p.root.leave(p)
+	p.root.leave(p.name)
 	return nil
 }
 
@@ -262,4 +269,13 @@ func (s *slot) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, &engine.Error{Op: fmt.Sprintf("dial port %d of %s", port, s.name), Err: err}
 	}
 	return conn, nil
+}
+
+// Facts implements engine.Telling: which of the arm's slots it is.
+func (s *slot) Facts() []bench.Fact {
+	t := s.tenancy()
+	if t == nil {
+		return []bench.Fact{{Name: "fake.tenancy", Reason: "nothing runs there", View: engine.ViewHost}}
+	}
+	return []bench.Fact{{Name: "fake.tenancy", Known: true, Value: fmt.Sprint(t.nth), Source: "engine", View: engine.ViewHost}}
 }

@@ -19,6 +19,8 @@ type program struct {
 	server    *server
 	ctx       context.Context
 	out, errs []byte
+	// texts that run texts, so far.
+	texts int
 }
 
 // run returns the exit status, or minus the signal that ended the program.
@@ -26,7 +28,18 @@ type program struct {
 func (p *program) run(argv []string) (int, error) {
 	t := p.server.tenancy
 	name, args := argv[0], argv[1:]
-	switch path.Base(name) {
+	var at string
+	var f file
+	found := false
+	p.server.with(func(w *world) { at, f, found = w.program(name) })
+	if !found {
+		return 0, missing{name}
+	}
+	name = path.Base(at)
+	if string(f.Data) != string(builtin(name)) {
+		return p.text(string(f.Data))
+	}
+	switch name {
 	case "sleep":
 		seconds, err := strconv.ParseFloat(first(args), 64)
 		if err != nil {
@@ -40,21 +53,22 @@ func (p *program) run(argv []string) (int, error) {
 		if len(args) != 2 || args[0] != "-c" {
 			return p.wrong(2, "sh: only -c TEXT"), nil
 		}
-		words := strings.Fields(args[1])
-		if len(words) == 0 {
-			return 0, nil
-		}
-		code, err := p.run(words)
-		if errors.As(err, new(missing)) {
-			return p.wrong(127, err.Error()), nil
-		}
-		return code, err
+		return p.text(args[1])
 	case "test":
 		switch {
 		case t.fault("checker-missing"):
 			return p.wrong(127, "sh: test: not found"), nil
 		case t.fault("checker-hang"):
 			return 0, p.wait(1 << 62)
+		case t.fault("checker-signal"):
+			return -11, nil
+		case t.fault("checker-stub"):
+			return p.wrong(1, "ModuleNotFoundError: No module named 'judge'"), nil
+		case t.fault("checker-exception"):
+			return p.wrong(1, "Traceback (most recent call last):\nValueError"), nil
+		case t.fault("checker-kills-server"):
+			p.server.stop()
+			return 0, errEnded
 		}
 	case "mv":
 		switch {
@@ -67,11 +81,33 @@ func (p *program) run(argv []string) (int, error) {
 	}
 	code, err := 0, error(nil)
 	p.server.with(func(w *world) {
-		code, err = p.onWorld(w, path.Base(name), args)
-		if path.Base(name) == "mv" && t.fault("canary-changed") {
+		code, err = p.onWorld(w, name, args)
+		if name != "mv" {
+			return
+		}
+		if t.fault("canary-changed") {
 			w.touchUploaded()
 		}
+		if t.fault("checker-swapped") || t.fault("checker-swapped-unseen") {
+			w.files["/usr/bin/test"] = file{Mode: 0o755, Data: []byte("true\n")}
+		}
 	})
+	return code, err
+}
+
+// text runs a text as sh does.
+func (p *program) text(text string) (int, error) {
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return 0, nil
+	}
+	if p.texts++; p.texts > 8 {
+		return p.wrong(126, "sh: too many levels of texts"), nil
+	}
+	code, err := p.run(words)
+	if errors.As(err, new(missing)) {
+		return p.wrong(127, err.Error()), nil
+	}
 	return code, err
 }
 

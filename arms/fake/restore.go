@@ -17,7 +17,7 @@ import (
 
 // Restore implements engine.Arm.
 func (a *Arm) Restore(ctx context.Context, ws *engine.Workspace, r engine.Root, cp engine.Checkpoint, old engine.Place, p bench.RestoreParams) (engine.Stopped, error) {
-	mounted, ok := r.(*root)
+	mounted, ok := mountedRoot(r)
 	if !ok {
 		return nil, fmt.Errorf("restore: root of another arm: %T", r)
 	}

@@ -43,6 +43,7 @@ func serve(t *tenancy) *server {
 	mux.HandleFunc("GET "+proto.PathProbe, s.probe)
 	mux.HandleFunc("POST "+proto.PathExecute, s.execute)
 	mux.HandleFunc("POST "+proto.PathSetupExecute, s.execute)
+	mux.HandleFunc("POST "+proto.PathCheck, s.check)
 	mux.HandleFunc("POST "+proto.PathFile, s.file)
 	mux.HandleFunc("POST "+proto.PathUpload, s.upload)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { fail(w, http.StatusNotFound, "no such request") })
@@ -201,7 +202,7 @@ func (s *server) with(f func(*world)) {
 	f(s.tenancy.world)
 }
 
-func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
+func (s *server) probe(w http.ResponseWriter, r *http.Request) {
 	t := s.tenancy
 	if t.fault("never-ready") {
 		fail(w, http.StatusServiceUnavailable, "starting")
@@ -219,6 +220,9 @@ func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
 		p.Uptime = bench.Int64(strconv.FormatInt(int64(time.Since(t.since)), 10))
 	})
 	p.Clock = bench.Int64(strconv.FormatInt(time.Now().UnixNano(), 10))
+	if r.URL.Query().Has(proto.SystemQuery) {
+		p.System = t.system()
+	}
 	answer(w, http.StatusOK, p)
 }
 
@@ -260,21 +264,27 @@ func (s *server) execute(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	p := program{server: s, ctx: ctx}
 	code, err := p.run(argv)
+	if errors.Is(err, errEnded) {
+		panic(http.ErrAbortHandler)
+	}
+	a, status := p.response(code, err)
+	answer(w, status, a)
+}
+
+// response is how a program ended, as an answer and its status.
+func (p *program) response(code int, err error) (proto.ExecuteResponse, int) {
 	out, errs := text(p.out), text(p.errs)
 	a := proto.ExecuteResponse{Output: out.text, OutputBytes: out.bytes, Error: errs.text, ErrorBytes: errs.bytes, Truncated: out.cut || errs.cut}
 	switch {
-	case errors.Is(err, errEnded):
-		panic(http.ErrAbortHandler)
 	case errors.Is(err, context.DeadlineExceeded):
 		a.Status, a.Message, a.TimedOut = proto.StatusError, "the time was up", true
-		answer(w, http.StatusInternalServerError, a)
+		return a, http.StatusInternalServerError
 	case err != nil:
 		a.Status, a.Message = proto.StatusError, err.Error()
-		answer(w, http.StatusInternalServerError, a)
-	default:
-		a.Status, a.Returncode = proto.StatusSuccess, &code
-		answer(w, http.StatusOK, a)
+		return a, http.StatusInternalServerError
 	}
+	a.Status, a.Returncode = proto.StatusSuccess, &code
+	return a, http.StatusOK
 }
 
 // command is the request's list of words.

@@ -40,8 +40,11 @@ type file struct {
 // image is what every slot starts from.
 func image() map[string]file {
 	m := map[string]file{}
-	for _, d := range []string{"/", "/root", "/tmp", "/run", "/etc", "/usr", "/usr/local", "/usr/local/bin"} {
+	for _, d := range []string{"/", "/root", "/tmp", "/run", "/etc", "/usr", "/usr/bin", "/usr/local", "/usr/local/bin"} {
 		m[d] = file{Directory: true, Mode: 0o755}
+	}
+	for _, name := range builtins {
+		m["/usr/bin/"+name] = file{Mode: 0o755, Data: builtin(name)}
 	}
 	m["/etc/motd"] = file{Mode: 0o644, Data: []byte("fake\n")}
 	m[serverPath] = file{Mode: 0o755, Data: []byte(serverProgram)}

@@ -1,7 +1,9 @@
 package hostfacts
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -20,7 +22,7 @@ func TestEachFactIsKnownOrSaysWhy(t *testing.T) {
 			t.Errorf("%s: unknown without a reason: %+v", f.Name, f)
 		}
 	}
-	for _, name := range []string{"kernel-release", "machine", "cpu-features", "cgroup-mode", "cap-sys-resource", "capabilities", "nbd", "boot-id"} {
+	for _, name := range []string{"kernel-release", "machine", "cpu-features", "cgroup-mode", "cap-sys-resource", "capabilities", "nbd", "boot-id", "host-id", "page-cache"} {
 		if !seen[name] {
 			t.Errorf("no fact %s", name)
 		}
@@ -48,5 +50,32 @@ func TestDevice(t *testing.T) {
 	}
 	if _, err := device("/etc/hostname"); err == nil {
 		t.Error("a regular file passed for a device")
+	}
+}
+
+// The id is not the machine's own, is the same each time, and is unknown without one.
+func TestHostID(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const one, two = "0123456789abcdef0123456789abcdef", "1123456789abcdef0123456789abcdef"
+	a, err := hostID(write("one", one+"\n"))
+	again, err2 := hostID(write("again", one+"\n"))
+	b, err3 := hostID(write("two", two+"\n"))
+	if err := errors.Join(err, err2, err3); err != nil || a != again || a == b || strings.Contains(a, one) {
+		t.Errorf("%s, again %s, another %s, %v", a, again, b, err)
+	}
+	for name, text := range map[string]string{"empty": "", "uninitialized": "uninitialized\n", "short": "0123\n"} {
+		if v, err := hostID(write(name, text)); err == nil {
+			t.Errorf("%s: %q", name, v)
+		}
+	}
+	if v, err := hostID(filepath.Join(dir, "none")); err == nil {
+		t.Errorf("missing: %q", v)
 	}
 }

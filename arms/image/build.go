@@ -49,6 +49,8 @@ type Built struct {
 	Suite       string       `json:"suite"`
 	Guestd      bench.SHA256 `json:"guestd"`
 	Packages    []Package    `json:"packages"`
+	// Kernel is the package that the image's kernel was taken from; nil where it has none.
+	Kernel *Package `json:"kernel,omitempty"`
 	// Tools are the versions of the programs that decide the bytes.
 	Tools map[string]string `json:"tools"`
 	// CachedTree: the packages were not installed anew.
@@ -64,6 +66,8 @@ type build struct {
 	hashes   hashes
 	tools    map[string]string
 	packages []Package
+	// boot are the files that boot the image, by their path in it.
+	boot map[string][]byte
 }
 
 // Build makes a qcow2 file with one ext4 file system from Debian packages, the
@@ -111,6 +115,14 @@ func Build(ctx context.Context, o BuildOptions) (_ Built, err error) {
 	}
 	built.Packages = b.packages
 	begin = b.took(begin, "resolved %d packages", len(b.packages))
+	var kernel *debFile
+	if b.Recipe.Kernel != nil {
+		if kernel, err = b.fetchKernel(ctx, a); err != nil {
+			return Built{}, err
+		}
+		built.Kernel = &kernel.Package
+		begin = b.took(begin, "fetched %s %s", kernel.Name, kernel.Version)
+	}
 
 	// The tree, its tarball while it is made, and the file system.
 	scratch, done, err := newScratch(o.Work, 3*size)
@@ -120,6 +132,12 @@ func Build(ctx context.Context, o BuildOptions) (_ Built, err error) {
 	defer func() { err = errors.Join(err, done()) }()
 	b.scratch = scratch
 
+	if kernel != nil {
+		if err := b.unpackKernel(ctx, kernel); err != nil {
+			return Built{}, err
+		}
+		begin = b.took(begin, "made the initial ramdisk")
+	}
 	tree, err := b.makeRootfs(ctx, a, b.packages)
 	if err != nil {
 		return Built{}, err

@@ -161,6 +161,7 @@ func lookAtTiny(t *testing.T, root string, o BuildOptions) {
 	if have, want := sha256Of(t, filepath.Join(root, GuestdPath)), sha256Of(t, o.Guestd); have != want {
 		t.Errorf("guestd is another file")
 	}
+	lookAtBoot(t, root, o)
 	python := exec.Command("chroot", root, "/usr/bin/python3", "-c", "import sqlite3, json, http.server, fcntl, mmap; print(sqlite3.sqlite_version)")
 	if out, err := python.CombinedOutput(); err != nil {
 		t.Errorf("python3 in the image: %v: %s", err, out)

@@ -63,6 +63,9 @@ func (b *build) makeTree(ctx context.Context, tar, dir string) error {
 	if err := b.lay(root); err != nil {
 		return err
 	}
+	if err := b.layBoot(ctx, root, dir); err != nil {
+		return err
+	}
 	return clampTimes(dir, b.Recipe.Epoch)
 }
 

@@ -63,7 +63,7 @@ func Repair(ctx context.Context, initPid int, missing []bench.Lock) (Report, err
 		hint := ""
 		switch {
 		case errors.Is(err, errCompat):
-			hint = "set arms.drums.locks to refuse: locks of 32-bit programs cannot be put back"
+			hint = "set the arm's locks to refuse: locks of 32-bit programs cannot be put back"
 		case errors.Is(err, unix.EAGAIN):
 			hint = "a lock was taken by somebody else after the restore: nothing may run before the repair"
 		}

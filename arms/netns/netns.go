@@ -1,4 +1,5 @@
-// Package netns reaches into a slot's network namespace from the host.
+// Package netns reaches into a slot's network namespace from the host, and
+// keeps one where the mechanism under test cannot.
 //
 // Always holds: a thread that has entered another namespace either came back or
 // ends; it never runs other goroutines there.
@@ -14,9 +15,13 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/observe"
+	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 // Handle keeps a network namespace by descriptor: it stays the same one even
@@ -37,6 +42,16 @@ func (h *Handle) Close() error { return h.f.Close() }
 
 // Fd is the namespace's descriptor, for calls that enter it.
 func (h *Handle) Fd() int { return int(h.f.Fd()) }
+
+// Network reads what the namespace holds.
+func (h *Handle) Network() (bench.Network, error) {
+	n, err := netlink.NewHandleAt(netns.NsHandle(h.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return bench.Network{}, fmt.Errorf("open a route socket in the namespace: %w", err)
+	}
+	defer n.Close()
+	return observe.ReadNetwork(n)
+}
 
 // Dial connects to an IPv4 address and TCP port inside the namespace. A refused
 // or reset connection is engine.ErrDead: nobody serves there.

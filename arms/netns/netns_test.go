@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -17,10 +18,17 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 )
 
-// TestMain doubles as the server that a test starts in a namespace of its own.
+// The first thread is the one that /proc/PID shows.
+func init() { runtime.LockOSThread() }
+
+// TestMain doubles as the programs that tests start.
 func TestMain(m *testing.M) {
 	if os.Getenv("DRUMS_TEST_SERVER") != "" {
 		serve()
+		return
+	}
+	if os.Getenv("DRUMS_TEST_WANDERER") != "" {
+		wander()
 		return
 	}
 	os.Exit(m.Run())

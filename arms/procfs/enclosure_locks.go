@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	hintLockSetting = "set arms.drums.locks to repair"
+	hintLockSetting = "set the arm's locks to repair"
 	hintLockShared  = "share no file between the slot and the host, or let the process outside give up its lock before the checkpoint"
 )
 

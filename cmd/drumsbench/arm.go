@@ -8,6 +8,8 @@ import (
 	"github.com/drumsbench/drumsbench/arms/drums"
 	"github.com/drumsbench/drumsbench/arms/fake"
 	"github.com/drumsbench/drumsbench/arms/hostfacts"
+	"github.com/drumsbench/drumsbench/arms/oci"
+	"github.com/drumsbench/drumsbench/arms/qemu"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -17,6 +19,12 @@ func armKinds(a bench.Arms) []string {
 	var kinds []string
 	if a.Drums != nil {
 		kinds = append(kinds, drums.Kind)
+	}
+	if a.Oci != nil {
+		kinds = append(kinds, oci.Kind)
+	}
+	if a.Qemu != nil {
+		kinds = append(kinds, qemu.Kind)
 	}
 	if a.Fake != nil {
 		kinds = append(kinds, fake.Kind)
@@ -38,6 +46,27 @@ func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engin
 			return nil, nil, err
 		}
 		arm := drums.New(*a.Drums, tool, host)
+		return arm, arm.Facts(ctx), nil
+	case oci.Kind:
+		tool, err := criu.Locate(ctx, state)
+		if err != nil {
+			return nil, nil, err
+		}
+		runc, err := oci.Locate(ctx, state)
+		if err != nil {
+			return nil, nil, err
+		}
+		arm, err := oci.New(*a.Oci, runc, tool, host)
+		if err != nil {
+			return nil, nil, err
+		}
+		return arm, arm.Facts(ctx), nil
+	case qemu.Kind:
+		tool, err := qemu.Locate(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		arm := qemu.New(*a.Qemu, tool, tool.Accelerator(ctx, a.Qemu.Accel), host)
 		return arm, arm.Facts(ctx), nil
 	case fake.Kind:
 		arm, err := fake.New(*a.Fake)

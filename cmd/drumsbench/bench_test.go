@@ -15,6 +15,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/image"
+	"github.com/drumsbench/drumsbench/arms/oci"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -22,14 +23,11 @@ import (
 
 // BenchmarkReset times a reset through the engine (kill, layer, criu, lock
 // repair, the census and gates on the stopped tree, resume) against a bare shell
-// loop that does the same kill, overlay and criu restore, in turn, and reports
-// the medians and their ratio. scripts/bench-reset prepares and calls it.
+// loop that does the same with the same tools and nothing else, in turn, for each
+// arm, and the arms against each other. scripts/bench-reset prepares and calls it.
 func BenchmarkReset(b *testing.B) {
 	const rounds, each = 4, 8
-	state := os.Getenv("DRUMSBENCH_STATE")
-	if state == "" {
-		state = "/var/lib/drumsbench"
-	}
+	state := realState()
 	manifest := filepath.Join(state, "manifests", "manifests", "locks")
 	if _, err := os.Stat(manifest); err != nil {
 		b.Fatalf("%v: run scripts/bench-reset, which prepares the image", err)
@@ -42,25 +40,43 @@ func BenchmarkReset(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	runc, err := oci.Locate(context.Background(), state)
+	if err != nil {
+		b.Fatal(err)
+	}
+	loops := []struct {
+		arm string
+		// loop is the script and its first arguments.
+		loop []string
+	}{
+		{"drums", []string{"testdata/bench/bare-reset", tool.Path, kdat.File}},
+		{"oci", []string{"testdata/bench/bare-runc", runc.Path, tool.Path, kdat.File}},
+	}
 	for b.Loop() {
-		var ours, bare []float64
+		ours, bare := map[string][]float64{}, map[string][]float64{}
 		for range rounds {
-			dir := b.TempDir()
-			runs := filepath.Join(dir, "runs")
-			cmd := exec.Command(filepath.Join(state, "bin", "drumsbench"), "run", "--reset", "restore", "-t", "rollouts="+strconv.Itoa(each+1), "--out", runs, manifest)
-			if out, err := cmd.CombinedOutput(); err != nil {
-				b.Fatalf("%v\n%s", err, out)
+			for _, l := range loops {
+				runs := filepath.Join(b.TempDir(), "runs")
+				cmd := exec.Command(filepath.Join(state, "bin", "drumsbench"), "run", "--arm", l.arm, "--reset", "restore", "-t", "rollouts="+strconv.Itoa(each+1), "--out", runs, manifest)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					b.Fatalf("%v\n%s", err, out)
+				}
+				run := filepath.Join(runs, l.arm+"-restore")
+				ours[l.arm] = append(ours[l.arm], resets(b, run)...)
+				bare[l.arm] = append(bare[l.arm], bareResets(b, l.loop, state, run, each)...)
 			}
-			run := filepath.Join(runs, "drums-restore")
-			ours = append(ours, resets(b, run)...)
-			bare = append(bare, bareResets(b, tool, kdat, state, run, each)...)
 		}
-		a, c := median(ours), median(bare)
-		b.ReportMetric(a, "engine-ms/reset")
-		b.ReportMetric(c, "bare-ms/reset")
-		b.ReportMetric(a/c, "ratio")
+		for _, l := range loops {
+			a, c := median(ours[l.arm]), median(bare[l.arm])
+			b.ReportMetric(a, l.arm+"-engine-ms/reset")
+			b.ReportMetric(c, l.arm+"-bare-ms/reset")
+			b.ReportMetric(a/c, l.arm+"-ratio")
+			b.Logf("%s: engine %.1f ms, bare %.1f ms, ratio of medians %.2f, n=%d and %d", l.arm, a, c, a/c, len(ours[l.arm]), len(bare[l.arm]))
+		}
+		drums, oci := median(ours["drums"]), median(ours["oci"])
+		b.ReportMetric(oci/drums, "oci/drums")
+		b.Logf("oci %.1f ms, drums %.1f ms, ratio of medians %.2f", oci, drums, oci/drums)
 		b.ReportMetric(0, "ns/op")
-		b.Logf("engine %.1f ms, bare %.1f ms, ratio of medians %.2f, n=%d and %d", a, c, a/c, len(ours), len(bare))
 	}
 }
 
@@ -88,7 +104,7 @@ func resets(b *testing.B, run string) (ms []float64) {
 	return ms
 }
 
-func bareResets(b *testing.B, tool criu.Tool, kdat criu.Kdat, state, run string, n int) (ms []float64) {
+func bareResets(b *testing.B, loop []string, state, run string, n int) (ms []float64) {
 	cp, err := checkpoint.Open(filepath.Join(run, "checkpoints", "slot-0"))
 	if err != nil {
 		b.Fatal(err)
@@ -127,7 +143,7 @@ func bareResets(b *testing.B, tool criu.Tool, kdat criu.Kdat, state, run string,
 		b.Fatal(err)
 	}
 	var stderr bytes.Buffer
-	cmd := exec.Command("testdata/bench/bare-reset", tool.Path, kdat.File, cp.Dir, mounted.Dir(), filepath.Join(dir, "slot"), copyUp, strconv.Itoa(n))
+	cmd := exec.Command(loop[0], append(loop[1:len(loop):len(loop)], cp.Dir, mounted.Dir(), filepath.Join(dir, "slot"), copyUp, strconv.Itoa(n))...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {

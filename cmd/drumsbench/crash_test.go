@@ -46,9 +46,9 @@ const (
 var crashArms = []struct {
 	harness        func(*testing.T, string) *crashtest.Harness
 	sample, random int
-}{{fakeCrash, 12, 40}, {drumsCrash, 8, 30}, {fuseCrash, 2, 6}}
+}{{fakeCrash, 12, 40}, {drumsCrash, 8, 30}, {ociCrash, 6, 20}, {fuseCrash, 2, 6}}
 
-// TestCrash kills the program in the crash windows of the fake and the drums arm.
+// TestCrash kills the program in the crash windows of the arms.
 // It runs in a mount namespace where /tmp and its like are its own: what lies
 // there afterwards is of a killed program, on a machine that others use too.
 func TestCrash(t *testing.T) {
@@ -210,6 +210,10 @@ func unswept(ctx context.Context, t *testing.T, h *crashtest.Harness) {
 			"the ledger still has process", "left behind: process ", "left behind: control group ", "left behind: mount ",
 			"left behind: loop device ", "left behind: network namespace ", "left behind: namespace mnt", "left behind: file ",
 		}},
+		"oci": {"process", []string{
+			"the ledger still has process", "left behind: process ", "left behind: control group ", "left behind: mount ",
+			"left behind: loop device ", "left behind: network namespace ", "left behind: file ",
+		}},
 		"drums-fuse": {"mount", []string{"the ledger still has export", "left behind: process ", "left behind: loop device ", "left behind: mount "}},
 	}[h.Arm]
 	w, ok := h.After("bind", see.bind)
@@ -336,7 +340,26 @@ func drumsCrash(t *testing.T, folder string) *crashtest.Harness {
 	}
 	return &crashtest.Harness{
 		Arm: "drums", Program: crashProgram(state), State: state, Criu: true,
-		Run: []string{"-t", "rollouts=2", "--reset", "restore", filepath.Join(copy, "manifests", "locks")},
+		Run: []string{"-t", "rollouts=2", "--arm", "drums", "--reset", "restore", filepath.Join(copy, "manifests", "locks")},
+	}
+}
+
+// ociCrash is the oci arm on the same manifest. It comes after drumsCrash and uses its copies.
+func ociCrash(t *testing.T, folder string) *crashtest.Harness {
+	real, state := realState(), newState(t, folder, "oci")
+	err := errors.Join(
+		copyFile(filepath.Join(folder, "drums", "images", "tiny.qcow2"), filepath.Join(state, "images", "tiny.qcow2")),
+		os.Symlink(filepath.Join(real, "criu"), filepath.Join(state, "criu")),
+	)
+	if _, serr := os.Lstat(filepath.Join(real, "runc")); serr == nil { // an operator's own
+		err = errors.Join(err, os.Symlink(filepath.Join(real, "runc"), filepath.Join(state, "runc")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &crashtest.Harness{
+		Arm: "oci", Program: crashProgram(state), State: state, Criu: true,
+		Run: []string{"-t", "rollouts=2", "--arm", "oci", "--reset", "restore", filepath.Join(folder, "checkout", "manifests", "locks")},
 	}
 }
 
@@ -359,6 +382,6 @@ func fuseCrash(t *testing.T, folder string) *crashtest.Harness {
 	state := filepath.Join(folder, "drums")
 	return &crashtest.Harness{
 		Arm: "drums-fuse", Program: crashProgram(state), State: state, Lines: 22,
-		Run: []string{"-t", "rollouts=1", "--reset", "restore", filepath.Dir(path)},
+		Run: []string{"-t", "rollouts=1", "--arm", "drums", "--reset", "restore", filepath.Dir(path)},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -89,6 +90,11 @@ func kept(t *testing.T, run string, r bench.Receipt, name string) (bench.SHA256,
 	return "", nil
 }
 
+// measuredRollouts are those that are no controls.
+func measuredRollouts(r bench.Record) []bench.Rollout {
+	return slices.DeleteFunc(slices.Clone(r.Rollouts), func(o bench.Rollout) bool { return o.Control != "" })
+}
+
 func factOf(r bench.Receipt, name string) string {
 	for _, f := range r.Facts {
 		if f.Name == name && f.Known {
@@ -102,8 +108,8 @@ func factOf(r bench.Receipt, name string) string {
 // and cold, every gate of every rollout passes.
 func TestDeskRename(t *testing.T) {
 	out := runDesk(t, deskManifest(t, "rename"), "-t", "rollouts=2")
-	for _, reset := range []string{"restore", "cold"} {
-		run := filepath.Join(out, "drums-"+reset)
+	for _, reset := range []string{"drums-restore", "drums-cold", "oci-restore", "oci-cold"} {
+		run := filepath.Join(out, reset)
 		nothingOwned(t, run)
 		r := readBack(t, run)
 		if r.Verdict != engine.RunPassed || len(r.Rollouts) != 4 {
@@ -118,8 +124,9 @@ func TestDeskRename(t *testing.T) {
 			}
 		}
 		receipts := receiptsOf(t, run)
-		for i := range 2 {
-			act := receipts[fmt.Sprintf("r%d/act", 2+i)]
+		for _, x := range measuredRollouts(r) {
+			i := x.Index
+			act := receipts[fmt.Sprintf("r%d/act", i)]
 			if n, err := strconv.Atoi(factOf(act, "policy.connections")); err != nil || n < 8 || factOf(act, "policy.connections-reset") != "0" {
 				t.Errorf("%s: rollout %d: %s connections, %s of them reset", reset, i, factOf(act, "policy.connections"), factOf(act, "policy.connections-reset"))
 			}
@@ -128,6 +135,16 @@ func TestDeskRename(t *testing.T) {
 			if before == after {
 				t.Errorf("%s: rollout %d: the screen is the same before and after", reset, i)
 			}
+			// What the engine saw is what the agent saw.
+			if begun, _ := kept(t, run, receipts[fmt.Sprintf("r%d/evaluate-before", i)], "screen-before.png"); begun != before {
+				t.Errorf("%s: rollout %d: the agent did not begin with the screen that was there", reset, i)
+			}
+			if left, _ := kept(t, run, receipts[fmt.Sprintf("r%d/evaluate-after", i)], "screen-after.png"); left != after {
+				t.Errorf("%s: rollout %d: the agent did not leave the screen that it saw last", reset, i)
+			}
+			if x.Memory == nil || x.Memory.Processes < 7 { // guestd, five services, the terminal's shell
+				t.Errorf("%s: rollout %d: memory %+v", reset, i, x.Memory)
+			}
 		}
 	}
 }
@@ -135,18 +152,25 @@ func TestDeskRename(t *testing.T) {
 // Four desks of one checkpoint at once: each has its own screen, port and
 // canary, and passes every gate.
 func TestDeskSiblings(t *testing.T) {
-	out := runDesk(t, deskManifest(t, "rename"), "-t", "rollouts=4", "-t", "slots=4", "--reset", "restore")
+	out := runDesk(t, deskManifest(t, "rename"), "--arm", "drums", "-t", "rollouts=4", "-t", "slots=4", "--reset", "restore")
 	run := filepath.Join(out, "drums-restore")
 	nothingOwned(t, run)
-	if r := readBack(t, run); r.Verdict != engine.RunPassed || len(r.Rollouts) != 6 {
-		t.Fatalf("%s: %s", r.Verdict, r.Reason)
+	r := readBack(t, run)
+	siblings := measuredRollouts(r)
+	if r.Verdict != engine.RunPassed || len(siblings) != 4 {
+		t.Fatalf("%s, %d rollouts: %s", r.Verdict, len(siblings), r.Reason)
+	}
+	for _, c := range countGates(r) {
+		if c.Passed != c.Of || strings.HasPrefix(c.Gate, "stopped-") && c.Of != 6 { // with the controls
+			t.Errorf("gate %s passed %d times of %d", c.Gate, c.Passed, c.Of)
+		}
 	}
 	receipts := receiptsOf(t, run)
-	slots, urls, before, after := map[string]bool{}, map[string]bool{}, map[bench.SHA256]bool{}, map[bench.SHA256]bool{}
+	slots, urls, canaries, before, after := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[bench.SHA256]bool{}, map[bench.SHA256]bool{}
 	// All four acted at one time.
 	var lastStart, firstEnd int64 = 0, 1 << 62
-	for i := range 4 {
-		act := receipts[fmt.Sprintf("r%d/act", 2+i)]
+	for _, x := range siblings {
+		act := receipts[fmt.Sprintf("r%d/act", x.Index)]
 		start, err := strconv.ParseInt(string(act.Start), 10, 64)
 		if err != nil {
 			t.Fatal(err)
@@ -165,10 +189,13 @@ func TestDeskSiblings(t *testing.T) {
 		b, _ := kept(t, run, act, "policy/before.png")
 		a, _ := kept(t, run, act, "policy/after.png")
 		before[b], after[a] = true, true
-		slots[readBack(t, run).Rollouts[2+i].Slot] = true
+		slots[x.Slot] = true
+		if canary := factOf(receipts[fmt.Sprintf("r%d/reseed", x.Index)], "canary.sha256"); len(canary) == 64 {
+			canaries[canary] = true
+		}
 	}
-	if len(slots) != 4 || len(urls) != 4 {
-		t.Errorf("slots %v, ports %v, want four of each", slots, urls)
+	if len(slots) != 4 || len(urls) != 4 || len(canaries) != 4 {
+		t.Errorf("slots %v, ports %v, canaries %v, want four of each", slots, urls, canaries)
 	}
 	// Each agent types its own seed; nobody sees what another did.
 	if len(before) != 1 || len(after) != 4 {
@@ -226,7 +253,7 @@ func TestDeskHands(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "hands.cue"), []byte(changed), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out := runDesk(t, filepath.Join(dir, "hands.cue"), "-t", "policy=oracle", "-t", "rollouts=1", "--reset", "restore")
+	out := runDesk(t, filepath.Join(dir, "hands.cue"), "--arm", "drums", "-t", "policy=oracle", "-t", "rollouts=1", "--reset", "restore")
 	run := filepath.Join(out, "drums-restore")
 	if _, said := kept(t, run, receiptsOf(t, run)["r1/act"], "oracle 0.stdout"); string(said) != "all of it\n" {
 		t.Errorf("it said %q", said)

@@ -11,6 +11,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/doctor"
 	"github.com/drumsbench/drumsbench/arms/drums"
 	"github.com/drumsbench/drumsbench/arms/hostfacts"
+	"github.com/drumsbench/drumsbench/arms/oci"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -58,8 +59,11 @@ func (c doctorCmd) Run(ctx context.Context, g *globals) error {
 	defer cancel()
 	host := doctor.This(g.State)
 	facts := bench.HostFacts{ApiVersion: engine.APIVersion, Facts: hostfacts.Read()}
-	if tool, err := host.Tool(ctx); err == nil && slices.Contains(kinds, drums.Kind) {
+	if tool, err := host.Tool(ctx); err == nil && (slices.Contains(kinds, drums.Kind) || slices.Contains(kinds, oci.Kind)) {
 		facts.Facts = append(tool.Facts(), facts.Facts...)
+	}
+	if runc, err := host.Runc(ctx); err == nil && slices.Contains(kinds, oci.Kind) {
+		facts.Facts = append(runc.Facts(), facts.Facts...)
 	}
 	for _, kind := range kinds {
 		health, err := doctor.Diagnose(ctx, host, kind)

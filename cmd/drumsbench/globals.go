@@ -10,8 +10,8 @@ import (
 type globals struct {
 	// State is the absolute path of the state directory: images, caches, tools, runs.
 	State string `env:"DRUMSBENCH_STATE" default:"/var/lib/drumsbench" type:"path" placeholder:"DIR" help:"Directory of images, caches, tools and runs (default ${default}, or $$${env})."`
-	// Output is "plain" or "json".
-	Output string `short:"o" enum:"plain,json" default:"plain" placeholder:"FORMAT" help:"What is printed: plain for people, json for programs (default ${default})."`
+	// Output is "plain", "json" or, of commands that have it, another format; "table" is another word for plain.
+	Output string `short:"o" enum:"plain,table,json,md,csv" default:"plain" placeholder:"FORMAT" help:"What is printed: plain for people, json for programs (default ${default}); some commands have md and csv too."`
 	// Verbose lets the logger say everything.
 	Verbose bool `short:"v" help:"Log each thing that is done, on standard error."`
 

@@ -7,10 +7,12 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -31,10 +33,15 @@ type cli struct {
 	Plan    planCmd    `cmd:"" help:"Compile a manifest and print its plan."`
 	Run     runCmd     `cmd:"" help:"Execute a manifest's plan on its arms."`
 	Show    showCmd    `cmd:"" help:"Print a table of runs from their records."`
+	Compare compareCmd `cmd:"" help:"Compare runs whose every fact is known and the same, or say what is missing."`
+	Ls      lsCmd      `cmd:"" help:"List runs: by manifest, arm, state, date."`
+	Review  reviewCmd  `cmd:"" help:"List what of a run waits for a person, and take a decision."`
+	Report  reportCmd  `cmd:"" help:"Draw a site from runs: benchmark page, run pages, comparisons."`
 	Verify  verifyCmd  `cmd:"" help:"Find what was changed in runs since they were written."`
 	Slot    slotCmd    `cmd:"" help:"Work with single slots by hand."`
 	Sweep   sweepCmd   `cmd:"" help:"Take away what ended runs left on the host."`
 	Doctor  doctorCmd  `cmd:"" help:"Say what this host can do for an arm, and what to do about what it lacks."`
+	Probe   probeCmd   `cmd:"" help:"Find out in which layer something is lost."`
 	Image   imageCmd   `cmd:"" help:"Build images from recipes and say what an image is."`
 	Schema  schemaCmd  `cmd:"" help:"Give a repository of manifests the schema of this program."`
 	Version versionCmd `cmd:"" help:"Print which program this is."`
@@ -77,10 +84,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 	command, err := parse(&c, args)
 	var done exitCode
-	switch {
-	case errors.As(err, &done): // --help has printed all there is to say
+	if errors.As(err, &done) { // --help has printed all there is to say
 		return int(done)
-	case err == nil:
+	}
+	if err == nil {
+		err = checkFormat(&c.globals, command)
+	}
+	if err == nil {
 		c.Log = newLogger(&c.globals)
 		command.BindTo(ctx, (*context.Context)(nil))
 		err = command.Run(&c.globals)
@@ -123,6 +133,23 @@ func parse(c *cli, args []string) (command *kong.Context, err error) {
 		return nil, &engine.Error{Op: "read command line", Hint: "see: " + name + " --help", Err: usage(wrong.Error())}
 	}
 	return command, err
+}
+
+// checkFormat refuses a format that the command does not print.
+func checkFormat(g *globals, command *kong.Context) error {
+	if g.Output == "table" {
+		g.Output = "plain"
+	}
+	if g.Output == "plain" || g.Output == "json" {
+		return nil
+	}
+	more, ok := command.Selected().Target.Addr().Interface().(interface{ formats() []string })
+	if ok && slices.Contains(more.formats(), g.Output) {
+		return nil
+	}
+	wrong := g.Output
+	g.Output = "plain"
+	return &engine.Error{Op: "read command line", Err: usage(fmt.Sprintf("drumsbench %s prints no %s", plainCommand(command), wrong)), Hint: "name another format with -o: plain or json"}
 }
 
 // plainCommand is the command that was recognised, without its arguments.

@@ -329,7 +329,7 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
 		Sink: dir.Events, Progress: progress, Digests: digests,
 		// Slots at the same time are that, also while their policies wait.
-		Parallel: max(2, runtime.NumCPU(), int(b.loaded.Manifest.Experiment.Slots)),
+		Parallel: max(2, runtime.NumCPU(), int(b.loaded.Manifest.Experiment.Slots+b.loaded.Manifest.Experiment.Pool)),
 		Keep:     func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
 	}
 	res, err := executor.Run(ctx)

@@ -39,7 +39,7 @@ func runLocks(t *testing.T, args ...string) (cmd *exec.Cmd, stdout, stderr *byte
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(out) })
-	args = append([]string{"--state", realState(), "run", "--out", out, "--reset", "restore"}, args...)
+	args = append([]string{"--state", realState(), "run", "--arm", "drums", "--out", out, "--reset", "restore"}, args...)
 	cmd = exec.Command("drumsbench", append(args, locksManifest(t))...)
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -79,7 +79,7 @@ func TestRunLocks(t *testing.T) {
 		says  []string
 	}{
 		{"criu", 1, []string{"POSIX READ lock on /var/lib/locks/mapped bytes 4096-4607", "is lost", "POSIX WRITE lock on /var/lib/locks/tail bytes 64-EOF", "/var/lib/locks/wal.db-shm bytes 128-128", "hint: "}},
-		{"refuse", 1, []string{"/var/lib/locks/wal.db-shm", "is held", "hint: set arms.drums.locks to repair"}},
+		{"refuse", 1, []string{"/var/lib/locks/wal.db-shm", "is held", "hint: set the arm's locks to repair"}},
 		{"repair", 0, []string{"passed", "2/2", "0.0->1.0 x2"}},
 	} {
 		t.Run(c.locks, func(t *testing.T) {

@@ -4,14 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
-
-	"github.com/aclements/go-moremath/stats"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compile"
@@ -20,23 +17,30 @@ import (
 )
 
 type showCmd struct {
-	Brief bool     `help:"The table alone, without the reasons of runs that did not pass."`
-	Runs  []string `arg:"" name:"run" type:"path" help:"Run directories, or folders of them."`
+	Brief    bool     `help:"The tables alone, without the reasons of runs that did not pass."`
+	Gates    bool     `help:"How often each gate passed, instead of the tables."`
+	Pictures bool     `help:"The files with the screen before and after each rollout's act, instead of the tables."`
+	Rollout  []int64  `placeholder:"NUMBER" help:"With --pictures: of these rollouts alone."`
+	Runs     []string `arg:"" name:"run" type:"path" help:"Run directories, or folders of them."`
 }
 
 // Help teaches the command.
 func (showCmd) Help() string {
-	return `Prints a table of runs, made from their records and from nothing else: verdict, gates, scores and
-the clocks of the resets. A run that did not pass shows its failure and no number.
+	return `Prints tables of runs, made from their records and from nothing else: verdict, gates, controls,
+scores and memory; then, of runs that passed, the clocks of the resets. A run that did not pass
+shows its failure and no number. Controls, the rollouts in which nobody or the oracle acts, are
+shown by their scores and give no other number.
 
-Example:
+Examples:
 
   drumsbench show /var/lib/drumsbench/runs/*
+  drumsbench show --gates runs/rename-20261201T101500.000
+  drumsbench show --pictures runs/rename-20261201T101500.000
 
-Exit codes: 0 printed, 1 a record is missing or not what the schema says, 2 wrong usage.`
+Exit codes: 0 printed, 1 a record or a picture is missing or not what it was, 2 wrong usage.`
 }
 
-// Run prints the table.
+// Run prints the tables.
 func (c showCmd) Run(_ context.Context, g *globals) error {
 	var dirs []string
 	var records []bench.Record
@@ -60,6 +64,16 @@ func (c showCmd) Run(_ context.Context, g *globals) error {
 			dirs, records = append(dirs, dir), append(records, r)
 		}
 	}
+	switch {
+	case c.Gates && c.Pictures:
+		return usage("--gates or --pictures, not both")
+	case len(c.Rollout) > 0 && !c.Pictures:
+		return usage("--rollout is of --pictures")
+	case c.Gates:
+		return printGates(g, records)
+	case c.Pictures:
+		return printPictures(g, dirs, c.Rollout)
+	}
 	return printRuns(g, dirs, records, !c.Brief)
 }
 
@@ -75,25 +89,25 @@ func readRecord(dir string) (r bench.Record, err error) {
 	return r, json.Unmarshal(b, &r)
 }
 
-// printRuns prints what the records say: for people a table and, beneath it, why
-// a run did not pass; for programs the records.
+// printRuns prints what the records say: for people the tables and, beneath them,
+// why a run did not pass; for programs the records.
 func printRuns(g *globals, dirs []string, records []bench.Record, reasons bool) error {
 	if g.json() {
 		return printJSON(g.Stdout, records)
 	}
 	var b strings.Builder
+	sums := make([]summary, len(records))
+	for i, r := range records {
+		sums[i] = summarize(r)
+	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "RUN\tARM\tRESET\tLOCKS\tVERDICT\tGATES\tROLLOUTS\tSCORE\tRETURNED\tREADY\tUSABLE\tREPAIR")
-	for _, r := range records {
-		s := summarize(r)
-		locks := r.Settings["locks"]
-		if locks == "" {
-			locks = "-"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Run, r.Arm, r.Reset, locks, r.Verdict, s.gates, s.rollouts, s.score, s.mechanism, s.ready, s.usable, s.repair)
+	fmt.Fprintln(t, "RUN\tARM\tRESET\tLOCKS\tVERDICT\tGATES\tCONTROLS\tROLLOUTS\tSCORE\tMEMORY")
+	for i, r := range records {
+		s := sums[i]
+		row(t, r.Run, r.Arm, r.Reset, r.Settings["locks"], string(r.Verdict), s.gates, s.controls, s.rollouts, s.score, s.memory)
 	}
 	t.Flush()
-	b.WriteString("times are p50/p95 in ms from the start of a reset: RETURNED the mechanism returned, READY the readiness rule held, USABLE reseeded and gated; REPAIR is the part of it that put locks back\n")
+	writeTimes(&b, records, sums)
 	for i, r := range records {
 		if reasons && r.Verdict != engine.RunPassed {
 			writeReasons(&b, r)
@@ -103,76 +117,14 @@ func printRuns(g *globals, dirs []string, records []bench.Record, reasons bool) 
 	return printText(g.Stdout, b.String())
 }
 
-// summary is a record's line in the table.
-type summary struct{ gates, rollouts, score, mechanism, ready, usable, repair string }
-
-func summarize(r bench.Record) summary {
-	passed, gates := 0, 0
-	for _, s := range r.Steps {
-		if s.Kind == "gate" {
-			gates++
-			if s.Verdict == engine.Pass {
-				passed++
-			}
+// row writes cells; what there is none of is a dash.
+func row(t io.Writer, cells ...string) {
+	for i, c := range cells {
+		if c == "" {
+			cells[i] = "-"
 		}
 	}
-	none := summary{gates: fmt.Sprintf("%d/%d", passed, gates), rollouts: "-", score: "-", mechanism: "-", ready: "-", usable: "-", repair: "-"}
-	if r.Verdict != engine.RunPassed {
-		return none // a run that did not pass yields no number
-	}
-	out := none
-	var mechanism, ready, usable, repair []float64
-	measured, success := 0, 0
-	scores := map[string]int{}
-	for _, o := range r.Rollouts {
-		if o.Warmup {
-			continue
-		}
-		measured++
-		if o.Class == record.Success {
-			success++
-		}
-		if o.Before != nil && o.After != nil {
-			scores[fmt.Sprintf("%.1f->%.1f", *o.Before, *o.After)]++
-		}
-		if o.Clocks != nil {
-			mechanism = appendNS(mechanism, o.Clocks.Mechanism)
-			ready = appendNS(ready, o.Clocks.Ready)
-			usable = appendNS(usable, o.Clocks.Usable)
-		}
-		if v, ok := o.Spans["repair"]; ok {
-			repair = appendNS(repair, v)
-		}
-	}
-	out.rollouts = fmt.Sprintf("%d/%d", success, measured)
-	var parts []string
-	for s, n := range scores {
-		parts = append(parts, fmt.Sprintf("%s x%d", s, n))
-	}
-	if len(parts) == 1 {
-		out.score = parts[0]
-	} else if len(parts) > 1 {
-		out.score = strings.Join(parts, ", ")
-	}
-	out.mechanism, out.ready, out.usable, out.repair = quantiles(mechanism), quantiles(ready), quantiles(usable), quantiles(repair)
-	return out
-}
-
-func appendNS(list []float64, v bench.Int64) []float64 {
-	n, err := strconv.ParseInt(string(v), 10, 64)
-	if err != nil {
-		return list // absent: the rollout did not come that far
-	}
-	return append(list, float64(n)/float64(time.Millisecond))
-}
-
-// quantiles is "p50/p95" of a sample in ms.
-func quantiles(ms []float64) string {
-	if len(ms) == 0 {
-		return "-"
-	}
-	s := stats.Sample{Xs: ms}
-	return fmt.Sprintf("%.1f/%.1f", s.Quantile(0.5), s.Quantile(0.95))
+	fmt.Fprintln(t, strings.Join(cells, "\t"))
 }
 
 // writeReasons says why a run did not pass: each finding or failure that is a cause, not what followed from it.

@@ -248,8 +248,8 @@ func (b *bed) reseal(name string, change func(*bench.SlotHandle)) {
 // A slot goes through every command, each a process of its own, and is what the commands say.
 func TestSlotByHand(t *testing.T) {
 	b := newBed(t)
-	b.want(0, []string{"desk: running, pid "}, "slot", "provision", "--name", "desk", b.locks())
-	b.want(1, []string{"there is one of that name", "slot release desk"}, "slot", "provision", "--name", "desk", b.locks())
+	b.want(0, []string{"desk: running, pid "}, "slot", "provision", "--arm", "drums", "--name", "desk", b.locks())
+	b.want(1, []string{"there is one of that name", "slot release desk"}, "slot", "provision", "--arm", "drums", "--name", "desk", b.locks())
 	b.wantState("desk", "running", "")
 	b.want(1, []string{"the slot has no checkpoint", "slot dump desk"}, "slot", "reset", "desk")
 	b.want(1, []string{"it is running", "slot reset desk"}, "slot", "restore", "desk")
@@ -332,7 +332,7 @@ func TestSlotRefusals(t *testing.T) {
 	fresh := func() string {
 		made++
 		name := fmt.Sprintf("desk-%d", made)
-		b.want(0, nil, "slot", "provision", "--name", name, b.locks())
+		b.want(0, nil, "slot", "provision", "--arm", "drums", "--name", name, b.locks())
 		return name
 	}
 	edit := func(change func(*bench.SlotHandle)) func(*bed, string) {
@@ -445,7 +445,7 @@ func TestSlotRefusals(t *testing.T) {
 // Another program than the one that made the slot may only release it.
 func TestSlotOfAnotherProgram(t *testing.T) {
 	b := newBed(t)
-	b.want(0, nil, "slot", "provision", "--name", "desk", b.locks())
+	b.want(0, nil, "slot", "provision", "--arm", "drums", "--name", "desk", b.locks())
 	real, err := filepath.EvalSymlinks(b.program)
 	if err != nil {
 		t.Fatal(err)
@@ -471,7 +471,7 @@ func TestSlotOfAnotherProgram(t *testing.T) {
 // A slot whose processes died is dead, by the host's own word, and a reset revives it.
 func TestSlotThatDied(t *testing.T) {
 	b := newBed(t)
-	b.want(0, nil, "slot", "provision", "--name", "desk", b.locks())
+	b.want(0, nil, "slot", "provision", "--arm", "drums", "--name", "desk", b.locks())
 	kill := func() {
 		t.Helper()
 		pid := int(b.wantState("desk", "running", "").Pid)
@@ -493,7 +493,7 @@ func TestSlotThatDied(t *testing.T) {
 	b.want(1, []string{"the slot has no checkpoint"}, "slot", "reset", "desk")
 	b.want(0, []string{"nothing of it is left"}, "slot", "release", "desk")
 
-	b.want(0, nil, "slot", "provision", "--name", "desk", b.locks())
+	b.want(0, nil, "slot", "provision", "--arm", "drums", "--name", "desk", b.locks())
 	b.want(0, nil, "slot", "dump", "desk")
 	b.want(0, nil, "slot", "restore", "desk")
 	kill()
@@ -507,7 +507,7 @@ func TestSlotThatDied(t *testing.T) {
 // middle leaves a slot that only release is for.
 func TestSlotIsForOneCommand(t *testing.T) {
 	b := newBed(t)
-	b.want(0, nil, "slot", "provision", "--name", "desk", b.locks())
+	b.want(0, nil, "slot", "provision", "--arm", "drums", "--name", "desk", b.locks())
 	long := b.command("slot", "exec", "desk", "--", "/bin/busybox", "sh", "-c", "touch /root/begun; sleep 60")
 	if err := long.Start(); err != nil {
 		t.Fatal(err)
@@ -593,7 +593,7 @@ func TestSlotNeedsAnArmThatLasts(t *testing.T) {
 func TestRunFromCheckpoint(t *testing.T) {
 	b := newBed(t)
 	first := filepath.Join(b.state, "runs", "first")
-	b.want(0, []string{"passed"}, "run", "-t", "rollouts=1", "--reset", "restore", "--out", first, b.locks())
+	b.want(0, []string{"passed"}, "run", "--arm", "drums", "-t", "rollouts=1", "--reset", "restore", "--out", first, b.locks())
 	dir := filepath.Join(first, "drums-restore")
 	cp := filepath.Join(dir, "checkpoints", "slot-0")
 
@@ -818,7 +818,7 @@ func TestKeepOnFailure(t *testing.T) {
 
 	// A gate that judged the stopped tree keeps it stopped; sibling slots are released.
 	out = filepath.Join(b.state, "runs", "lost")
-	b.want(1, []string{"kept    slot locks-slot-0: stopped"}, "run", "--keep-on-failure", "-t", "locks=criu", "-t", "rollouts=2", "-t", "slots=2", "--reset", "restore", "--out", out, b.locks())
+	b.want(1, []string{"kept    slot locks-slot-0: stopped"}, "run", "--arm", "drums", "--keep-on-failure", "-t", "locks=criu", "-t", "rollouts=2", "-t", "slots=2", "--reset", "restore", "--out", out, b.locks())
 	b.wantState("locks-slot-0", "stopped", "is lost")
 	b.want(1, []string{"it does not run, it is stopped"}, "slot", "exec", "locks-slot-0", "--", "/bin/true")
 	// A sweep of the run by name takes the slot away all the same.
@@ -827,7 +827,7 @@ func TestKeepOnFailure(t *testing.T) {
 	b.want(0, []string{"nothing of it is left"}, "slot", "release", "locks-slot-0")
 
 	// A run that passes keeps nothing; one whose provision fails has nothing to keep.
-	if s := b.want(0, []string{"passed"}, "run", "--keep-on-failure", "-t", "rollouts=1", "--reset", "restore", "--out", filepath.Join(b.state, "runs", "fine"), b.locks()); strings.Contains(s.stdout, "kept ") {
+	if s := b.want(0, []string{"passed"}, "run", "--arm", "drums", "--keep-on-failure", "-t", "rollouts=1", "--reset", "restore", "--out", filepath.Join(b.state, "runs", "fine"), b.locks()); strings.Contains(s.stdout, "kept ") {
 		t.Errorf("a run that passed kept a slot:\n%s", s.stdout)
 	}
 	b.want(0, []string{"there is no slot"}, "slot", "status")

@@ -35,6 +35,7 @@ type outcome struct {
 // job is a program to run and wait for.
 type job struct {
 	argv    []string
+	path    string // of the program; empty: argv[0] is looked up
 	dir     string // empty: where programs of who start
 	timeout time.Duration
 	merged  bool // both outputs are one, and that is stdout
@@ -44,9 +45,12 @@ type job struct {
 // the program's whole tree is ended, and read back to be. Its children may
 // outlive a program that ends by itself; from then on nobody reads their output.
 func (p *processes) run(ctx context.Context, who *identity, j job) (*outcome, error) {
-	path, err := who.program(j.argv[0])
-	if err != nil {
-		return nil, err
+	path := j.path
+	if path == "" {
+		var err error
+		if path, err = who.program(j.argv[0]); err != nil {
+			return nil, err
+		}
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	if err != nil {

@@ -20,8 +20,22 @@ import (
 // How long services have between SIGTERM and SIGKILL when the slot is told to end.
 const shutdownGrace = 3 * time.Second
 
-func runInit() error {
+// runInit is the first process of a slot until the slot is told to end. A
+// virtual machine ends with it, whatever it returns.
+func runInit() (err error) {
+	if _, ok := os.LookupEnv(proto.MachineVariable); ok && os.Getpid() == 1 {
+		defer func() {
+			if err != nil {
+				fmt.Fprintln(os.Stderr, proto.FailurePrefix+err.Error())
+			}
+			err = powerOff()
+		}()
+	}
 	if err := checkPlace(); err != nil {
+		return err
+	}
+	machine, err := newMachine()
+	if err != nil {
 		return err
 	}
 	config, err := readConfig()
@@ -42,14 +56,22 @@ func runInit() error {
 	signal.Notify(signals, unix.SIGCHLD, unix.SIGTERM, unix.SIGINT)
 
 	procs := newProcesses()
+	if machine != nil {
+		procs.group = machine.tree
+	}
 	slot := newSlot(procs, who, config.Services)
-	s := &server{self: own, live: newLive(), slot: slot, procs: procs, who: who}
+	s := &server{self: own, live: newLive(), slot: slot, procs: procs, who: who, machine: machine}
 	if config.Display != nil {
 		s.screen = &screen{}
 	}
 	listener, err := listen(int(config.Server.Port))
 	if err != nil {
 		return err
+	}
+	if machine != nil {
+		if err := machine.forward(); err != nil {
+			return err
+		}
 	}
 	go s.live.tick()
 	go func() {

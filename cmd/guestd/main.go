@@ -35,6 +35,12 @@ const usage = `usage: guestd COMMAND
 `
 
 func main() {
+	if isRamdiskInit() {
+		err := runBoot()
+		fmt.Fprintln(os.Stderr, proto.FailurePrefix+err.Error())
+		fmt.Fprintln(os.Stderr, "guestd:", powerOff()) // and so the kernel panics
+		os.Exit(1)
+	}
 	// Two threads that run Go serve a guest well; each further one is memory in every slot and every dump.
 	runtime.GOMAXPROCS(2)
 	// So is each page that waits for the collector; there is little to collect.

@@ -32,6 +32,8 @@ type processes struct {
 	mu      sync.Mutex
 	waiting map[int]chan syscall.WaitStatus
 	marks   uint64
+	// group is the control group that programs are born into; nil for guestd's own.
+	group *os.File
 }
 
 // noMark is the mark of what is never ended as a tree: no limit.
@@ -65,6 +67,9 @@ func (p *processes) start(path string, argv []string, attr *syscall.ProcAttr, ma
 			return 0, nil, fmt.Errorf("mark the program's tree: %w", err)
 		}
 		defer unix.Setrlimit(unix.RLIMIT_LOCKS, &own)
+	}
+	if p.group != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(p.group.Fd())
 	}
 	pid, err := syscall.ForkExec(path, argv, attr)
 	if err != nil {
@@ -260,7 +265,8 @@ func endTree(root int, mark uint64, limit time.Duration) error {
 // signalTask sends to exactly the process that t was read of, not to one that has its pid by now.
 func signalTask(t task, sig unix.Signal) error {
 	fd, err := unix.PidfdOpen(t.pid, 0)
-	if errors.Is(err, unix.ESRCH) {
+	// A process that is reaped in this moment is EINVAL on older kernels: its number leads no group of threads any more.
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
 		return nil
 	}
 	if err != nil {

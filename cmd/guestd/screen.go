@@ -27,6 +27,7 @@ type connection struct {
 	*wire
 	root          windowID
 	width, height int // of the root as it is now; the set-up's are those of the server's start
+	depth         int
 }
 
 // with connects, calls use, and closes. A nil screen is errNoDisplay.
@@ -48,7 +49,9 @@ func (s *screen) with(use func(*connection) error) (err error) {
 	if err != nil {
 		return fmt.Errorf("read size of screen: %w", err)
 	}
-	f.bytes(16)
+	f.u8()
+	c.depth = int(f.u8())
+	f.bytes(14)
 	c.width, c.height = int(f.u16()), int(f.u16())
 	if c.width == 0 || c.height == 0 {
 		return fmt.Errorf("%w: a screen of %dx%d pixels", errNonsense, c.width, c.height)

@@ -36,17 +36,23 @@ type server struct {
 	who   *identity
 	// screen is nil where the guest has no display.
 	screen *screen
+	// machine is nil where the kernel is somebody else's.
+	machine *machine
 }
 
 // listen on loopback only, and with plain TCP: CRIU cannot dump an MPTCP socket.
 func listen(port int) (net.Listener, error) {
-	var config net.ListenConfig
-	config.SetMultipathTCP(false)
-	l, err := config.Listen(context.Background(), "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	l, err := listenAt("127.0.0.1", port)
 	if err != nil {
 		return nil, fmt.Errorf("listen (is the loopback interface up?): %w", err)
 	}
 	return plainListener{l}, nil
+}
+
+func listenAt(address string, port int) (net.Listener, error) {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	return config.Listen(context.Background(), "tcp4", net.JoinHostPort(address, strconv.Itoa(port)))
 }
 
 // plainListener gives connections that cannot be closed for writing alone: so
@@ -65,8 +71,12 @@ func (l plainListener) Accept() (net.Conn, error) {
 func (s *server) serve(l net.Listener) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+proto.PathProbe, s.probe)
+	mux.HandleFunc("POST "+proto.PathObserve, s.observe)
+	mux.HandleFunc("POST "+proto.PathClock, s.clock)
+	mux.HandleFunc("POST "+proto.PathFreeze, s.freeze)
 	mux.HandleFunc("POST "+proto.PathExecute, s.execute)
 	mux.HandleFunc("POST "+proto.PathSetupExecute, s.execute)
+	mux.HandleFunc("POST "+proto.PathCheck, s.check)
 	mux.HandleFunc("POST "+proto.PathFile, s.file)
 	mux.HandleFunc("POST "+proto.PathUpload, s.upload)
 	mux.HandleFunc("POST "+proto.PathRunPython, s.runPython)
@@ -159,7 +169,7 @@ func (s *server) run(r *http.Request, j job) (*outcome, error) {
 	return o, err
 }
 
-func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
+func (s *server) probe(w http.ResponseWriter, r *http.Request) {
 	p, err := s.self.view()
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -168,6 +178,9 @@ func (s *server) probe(w http.ResponseWriter, _ *http.Request) {
 	p.Phase, p.Reason, p.Services = s.slot.status()
 	if s.screen != nil {
 		p.Screen = s.screen.view()
+	}
+	if r.URL.Query().Has(proto.SystemQuery) {
+		p.System = readSystem("/")
 	}
 	p.Live = s.live.state()
 	answer(w, http.StatusOK, p)
@@ -191,17 +204,22 @@ func (s *server) execute(w http.ResponseWriter, r *http.Request) {
 		refuse(http.StatusInternalServerError, err)
 		return
 	}
+	a, status := o.response(argv, timeout)
+	answer(w, status, a)
+}
+
+// response is an outcome as /execute answers it.
+func (o *outcome) response(argv []string, timeout time.Duration) (proto.ExecuteResponse, int) {
 	a := proto.ExecuteResponse{Status: proto.StatusSuccess, Truncated: o.stdout.truncated || o.stderr.truncated}
 	a.Output, a.OutputBytes = o.stdout.text()
 	a.Error, a.ErrorBytes = o.stderr.text()
 	if o.timedOut {
 		a.Status, a.TimedOut = proto.StatusError, true
 		a.Message = fmt.Sprintf("command %q timed out after %g seconds, its processes were ended", argv, timeout.Seconds())
-		answer(w, http.StatusInternalServerError, a)
-		return
+		return a, http.StatusInternalServerError
 	}
 	a.Returncode = new(o.code())
-	answer(w, http.StatusOK, a)
+	return a, http.StatusOK
 }
 
 // code is the exit status, or minus the signal's number.

@@ -41,7 +41,7 @@ func (s *screen) view() *proto.Screen {
 }
 
 func (c *connection) view(out *proto.Screen) error {
-	out.Width, out.Height = c.width, c.height
+	out.Width, out.Height, out.Depth = c.width, c.height, c.depth
 	atoms, err := c.atoms(wmCheck, wmName, wmPid, wmClients, wmWork, wmDesktop)
 	if err != nil {
 		return err

@@ -38,8 +38,10 @@ func full() bench.Manifest {
 		},
 		Resources:  bench.Resources{Vcpus: 1, Memory: "1GiB", Swap: "0", Pids: 1},
 		Task:       bench.Task{Id: "t", Instruction: "do", Setup: []bench.Command{command}, Oracle: []bench.Command{command}},
-		Policy:     &bench.Policy{Oracle: &bench.OraclePolicy{}},
-		Checker:    bench.Checker{Exec: []string{"/bin/c"}, Timeout: "1s"},
+		Policy: &bench.Policy{Oracle: &bench.OraclePolicy{}, Substitutes: []bench.Substitute{{What: "w", With: "x", Why: "y"}}},
+		Checker: bench.Checker{Exec: []string{"/bin/c"}, Timeout: "1s", Program: &bench.PinnedFile{File: "c", Sha256: zeros},
+			Files: []bench.GuestPath{"/f"}, Results: []bench.GuestPath{"/r"}, MayChange: []bench.GuestPath{"/m"},
+			Substitutes: []bench.Substitute{{What: "w", With: "x", Why: "y"}}},
 		Canary:     bench.Canary{File: "/c"},
 		State:      &bench.State{Exclude: []bench.GuestPath{"/tmp"}},
 		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{{Class: "c"}}, Probes: []bench.Command{command}, Period: "1ms", Deadline: "1s"},
@@ -129,7 +131,7 @@ func changeEach(t *testing.T, typ reflect.Type, get func(reflect.Value) reflect.
 // What is absent and what is the default are the same work.
 func TestWorkloadOfDefaults(t *testing.T) {
 	m := full()
-	m.State = nil
+	m.State, m.Policy = nil, &bench.Policy{Oracle: &bench.OraclePolicy{}}
 	want, err := Workload(m)
 	if err != nil {
 		t.Fatal(err)

@@ -286,8 +286,13 @@ func (src *source) place(problems Problems) Problems {
 	return tidy(problems)
 }
 
-// tidy sorts problems in the order of the files and drops what is said twice.
+// tidy sorts problems in the order of the files and drops what is said twice, and
+// strings that take in a value which is itself a problem.
 func tidy(problems Problems) Problems {
+	follows := func(p Problem) bool { return strings.HasPrefix(p.Text, "invalid interpolation: ") }
+	if !slices.ContainsFunc(problems, follows) || slices.ContainsFunc(problems, func(p Problem) bool { return !follows(p) }) {
+		problems = slices.DeleteFunc(problems, follows)
+	}
 	order := map[string]int{}
 	for _, p := range problems {
 		if _, ok := order[p.File]; !ok {

@@ -74,7 +74,7 @@ func Load(o Options) (Loaded, error) {
 	if m, err = Effective(m); err != nil {
 		return Loaded{}, err
 	}
-	if problems := src.place(manifestRules(m)); len(problems) > 0 {
+	if problems := src.place(append(manifestRules(m), checkerRules(src.dir, m.Checker)...)); len(problems) > 0 {
 		return Loaded{}, problems
 	}
 	data, err := canonical.JSON(m)

@@ -85,9 +85,12 @@ func New(dial Dialler, port int, limits Limits) *Client {
 // Probe asks for the guest's own view. Not idempotent in one respect: it advances the live counter.
 // ErrProtocol where the answer is of another version, or lacks the live state.
 func (c *Client) Probe(ctx context.Context) (Probe, error) {
-	const op = "probe guest"
+	return c.probe(ctx, "probe guest", proto.PathProbe)
+}
+
+func (c *Client) probe(ctx context.Context, op, path string) (Probe, error) {
 	var p Probe
-	a, err := c.exchange(ctx, op, request{method: http.MethodGet, path: proto.PathProbe}, c.limits.Body, c.limits.Exchange)
+	a, err := c.exchange(ctx, op, request{method: http.MethodGet, path: path}, c.limits.Body, c.limits.Exchange)
 	if err != nil {
 		return p, err
 	}
@@ -233,7 +236,12 @@ func (c *Client) Execute(ctx context.Context, argv []string, timeout time.Durati
 	if err := a.json(&r, lenient); err != nil {
 		return Result{}, fail(op, err)
 	}
-	result := Result{
+	return result(op, a.status, r)
+}
+
+// result is how a program ended, by the answer's status and what it says.
+func result(op string, status int, r proto.ExecuteResponse) (Result, error) {
+	out := Result{
 		Exit:      -1,
 		TimedOut:  r.TimedOut,
 		Stdout:    exact(r.Output, r.OutputBytes),
@@ -241,19 +249,19 @@ func (c *Client) Execute(ctx context.Context, argv []string, timeout time.Durati
 		Truncated: r.Truncated,
 	}
 	switch {
-	case a.status == http.StatusOK && r.Status == proto.StatusSuccess && r.Returncode != nil && !r.TimedOut:
-		result.Exit = *r.Returncode
-		result.Signalled = result.Exit < 0
-		if result.Exit < -128 || result.Exit > 255 {
-			return Result{}, fail(op, fmt.Errorf("%w: return code %d", ErrProtocol, result.Exit))
+	case status == http.StatusOK && r.Status == proto.StatusSuccess && r.Returncode != nil && !r.TimedOut:
+		out.Exit = *r.Returncode
+		out.Signalled = out.Exit < 0
+		if out.Exit < -128 || out.Exit > 255 {
+			return Result{}, fail(op, fmt.Errorf("%w: return code %d", ErrProtocol, out.Exit))
 		}
-		return result, nil
-	case a.status == http.StatusOK || r.Status != proto.StatusError || r.Message == "":
-		return Result{}, fail(op, fmt.Errorf("%w: HTTP status %d with status %q, message %q", ErrProtocol, a.status, r.Status, clip(r.Message)))
-	case a.status == http.StatusServiceUnavailable:
+		return out, nil
+	case status == http.StatusOK || r.Status != proto.StatusError || r.Message == "":
+		return Result{}, fail(op, fmt.Errorf("%w: HTTP status %d with status %q, message %q", ErrProtocol, status, r.Status, clip(r.Message)))
+	case status == http.StatusServiceUnavailable:
 		return Result{}, fail(op, fmt.Errorf("%w: %s", ErrFailed, clip(r.Message)))
 	case r.TimedOut:
-		return result, nil
+		return out, nil
 	}
 	return Result{}, fail(op, fmt.Errorf("%w: %s", ErrExecute, clip(r.Message)))
 }

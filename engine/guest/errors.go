@@ -20,6 +20,8 @@ var (
 	ErrExecute = errors.New("the guest could not run the program")
 	// ErrNoScreen: the server is well, and answered that it has no picture of a screen.
 	ErrNoScreen = errors.New("the guest has no picture of its screen")
+	// ErrMachine: the server is well, and answered that it could not do to its machine what was asked for.
+	ErrMachine = errors.New("the guest could not change its machine")
 	// ErrFailed: the server is well, and answered that its slot is failed. It is an engine.ErrDead too.
 	ErrFailed = fmt.Errorf("slot is failed: %w", engine.ErrDead)
 )

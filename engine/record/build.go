@@ -53,12 +53,19 @@ func assemble(dir string, h Header) (bench.Record, error) {
 	if err != nil {
 		return r, err
 	}
+	reviewed, err := decided(dir, steps)
+	if err != nil {
+		return r, err
+	}
 	start := in.receipts[0]
 	r = bench.Record{
 		ApiVersion: engine.APIVersion, Run: h.Run, Manifest: string(in.manifest.Name), Arm: h.Arm, Reset: in.plan.Reset,
 		Started: start.Time, Ended: in.receipts[len(in.receipts)-1].Time, Engine: h.Engine,
 		Digests: digests(start, in), Settings: h.Settings, Tags: h.Tags,
 		Facts: in.host.Facts, Differences: h.Differences, Steps: outcomes(steps), Rollouts: rollouts(steps),
+	}
+	if reviewed != "" {
+		r.Digests["reviews"] = reviewed
 	}
 	if r.Differences == nil {
 		r.Differences = []bench.Difference{}
@@ -187,6 +194,8 @@ func digests(start bench.Receipt, in inputs) map[string]bench.SHA256 {
 type step struct {
 	plan    bench.Step
 	receipt bench.Receipt
+	// review is a person's decision; the receipt's verdict is theirs then.
+	review *bench.Review
 }
 
 // join gives each step of the plan its receipt. A step without one was not run.
@@ -223,6 +232,7 @@ func outcomes(steps []step) []bench.StepOutcome {
 	list := make([]bench.StepOutcome, len(steps))
 	for i, s := range steps {
 		list[i] = engine.OutcomeOf(s.receipt)
+		list[i].Review = s.review
 	}
 	return list
 }
@@ -244,6 +254,8 @@ func verdict(in inputs, steps []step, list []bench.StepOutcome) (bench.RunVerdic
 	}
 	said, known := badness[end.Outcome]
 	switch {
+	case end.Outcome == engine.RunReview && allReviewed(steps):
+		// It waited for people, who have decided.
 	case !known:
 		v = engine.RunFailed
 	case said > badness[v]:
@@ -254,6 +266,18 @@ func verdict(in inputs, steps []step, list []bench.StepOutcome) (bench.RunVerdic
 		reason = q
 	}
 	return v, reason
+}
+
+// allReviewed: steps waited for people, and none does any more.
+func allReviewed(steps []step) bool {
+	some := false
+	for _, s := range steps {
+		if s.receipt.Verdict == engine.Review {
+			return false
+		}
+		some = some || s.review != nil
+	}
+	return some
 }
 
 // quarantine says which control the task failed, if one: nothing that was

@@ -8,6 +8,7 @@
 //	events.jsonl   one receipt a line, each with the digest of the line before
 //	ledger.jsonl   what the run owns or owned on the host
 //	evidence/      bytes by digest
+//	reviews.jsonl  what people decided about steps that waited for them, if any did
 //	record.json    the result, made from the files above and from nothing else
 //	lock           held while the engine runs
 //

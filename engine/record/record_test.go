@@ -412,6 +412,7 @@ func TestRolloutClasses(t *testing.T) {
 		{"checker", "evaluate-after", fmt.Errorf("run: %w", engine.ErrUnknown), "0", "1", VerifierUnavailable, "evaluate-after"},
 		{"checker before", "evaluate-before", fail("gone"), "0", "1", VerifierUnavailable, "evaluate-before"},
 		{"the control gave another score, so the canary was not looked at", "evaluate-after", judged, "0", "0", Invalid, "canary: not_run: evaluate-after"},
+		{"what the checker stands on changed", "evaluate-after", judged, "0", "", Contamination, "evaluate-after: fail"},
 		{"mount", "mount", fail("no image"), "0", "1", Invalid, "mount: the step depends on it, and it ended fail"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

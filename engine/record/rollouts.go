@@ -47,13 +47,13 @@ func rollout(index int64, members []step) bench.Rollout {
 			r.Control = m.plan.Control
 		}
 	}
-	r.Memory = memory(members)
+	r.Memory, r.Prepared = memory(members), prepared(members)
 	r.Class, r.Reason = classify(members, r.Before, r.After)
 	return r
 }
 
 // environment are the kinds of steps that give a rollout its slot.
-var environment = map[string]bool{"restore": true, "provision": true, "resume": true, "readiness": true, "prepare": true, "reseed": true}
+var environment = map[string]bool{"restore": true, "provision": true, "resume": true, "readiness": true, "take": true, "prepare": true, "reseed": true}
 
 // classify decides a rollout, first line that holds:
 //
@@ -62,6 +62,8 @@ var environment = map[string]bool{"restore": true, "provision": true, "resume": 
 //	restore, provision, resume, readiness, prepare,
 //	reseed: fail or unknown                             env_failure
 //	the canary gate: fail                               contamination
+//	evaluate: judged fail, and no score (what the
+//	checker stands on changed during the act)           contamination
 //	any other gate, or the canary gate unknown          invalid
 //	act: fail or unknown                                env_failure if the slot died, else invalid
 //	evaluate: an error, unknown, or no score            verifier_unavailable
@@ -85,6 +87,7 @@ func classify(members []step, before, after *float64) (bench.RolloutClass, strin
 		{Contamination, func(s step) bool { return s.plan.Kind == "reseed" && s.judgedFail() }},
 		{EnvFailure, func(s step) bool { return environment[s.plan.Kind] && s.bad() }},
 		{Contamination, func(s step) bool { return s.gate() == "canary" && s.judgedFail() }},
+		{Contamination, func(s step) bool { return s.plan.Kind == "evaluate" && s.judgedFail() && s.scoreless() }},
 		{Invalid, func(s step) bool { return s.plan.Kind == "gate" && s.bad() }},
 		{EnvFailure, func(s step) bool { return s.plan.Kind == "act" && s.bad() && s.cause() == engine.CauseDead }},
 		{Invalid, func(s step) bool { return s.plan.Kind == "act" && s.bad() }},
@@ -182,10 +185,45 @@ func score(members []step, when string) *float64 {
 	return nil
 }
 
-// clocks of the reset, from the start of restore or, cold, of provision. A
-// clock that was not reached is absent.
+// begins is the step with which a reset begins, or -1.
+func begins(members []step) int {
+	return slices.IndexFunc(members, func(s step) bool { return s.plan.Kind == "restore" || s.plan.Kind == "provision" })
+}
+
+// taken is the step by which a rollout took its slot from a pool, or -1.
+func taken(members []step) int {
+	return slices.IndexFunc(members, func(s step) bool { return s.plan.Kind == "take" })
+}
+
+// prepared is how long a slot took to become ready in a pool; empty without one.
+func prepared(members []step) bench.Int64 {
+	first, last := begins(members), taken(members)
+	if first < 0 || last < first {
+		return ""
+	}
+	start, known := number(members[first].receipt.Start)
+	latest := start
+	for _, s := range members[first:last] {
+		if end, ran := number(s.receipt.End); ran && good(s) {
+			latest = max(latest, end)
+		} else {
+			return ""
+		}
+	}
+	if !known {
+		return ""
+	}
+	return bench.Int64(strconv.FormatInt(latest-start, 10))
+}
+
+// clocks of the reset, from the start of restore or, cold, of provision; with a
+// pool from the taking, and no mechanism returns then. A clock that was not
+// reached is absent.
 func clocks(members []step) *bench.Clocks {
-	first := slices.IndexFunc(members, func(s step) bool { return s.plan.Kind == "restore" || s.plan.Kind == "provision" })
+	first := begins(members)
+	if pooled := taken(members); pooled >= 0 {
+		members, first = members[pooled:], 0
+	}
 	if first < 0 {
 		return nil
 	}
@@ -200,7 +238,7 @@ func clocks(members []step) *bench.Clocks {
 		return ""
 	}
 	var c bench.Clocks
-	if good(members[first]) {
+	if members[first].plan.Kind != "take" && good(members[first]) {
 		c.Mechanism = since(members[first].receipt.End)
 	}
 	for _, s := range members {
@@ -208,12 +246,15 @@ func clocks(members []step) *bench.Clocks {
 			break
 		}
 		switch {
-		case s.plan.Kind == "readiness" && c.Ready == "":
+		case (s.plan.Kind == "readiness" || s.plan.Kind == "take") && c.Ready == "":
 			if answer, known := s.fact("first_answer_ns"); known {
 				c.Answer = since(bench.Int64(answer))
 			}
 			if good(s) {
 				c.Ready = since(s.receipt.End)
+				if s.plan.Kind == "take" { // a cold slot is prepared before; a restored one is reseeded after
+					c.Usable = c.Ready
+				}
 			}
 		case s.plan.Kind == "reseed" || s.plan.Kind == "prepare" || s.gate() == "hygiene":
 			c.Usable = ""

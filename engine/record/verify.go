@@ -75,7 +75,7 @@ func Verify(dir string) (Report, error) { return VerifyAs(dir, "") }
 // Unknown where the record names another program.
 func VerifyAs(dir string, program bench.SHA256) (Report, error) {
 	v := verifier{dir: dir}
-	for _, check := range []func() error{v.events, v.files, v.evidence, v.record, v.ledger, v.slot, v.rebuilt} {
+	for _, check := range []func() error{v.events, v.files, v.evidence, v.record, v.ledger, v.slot, v.reviews, v.rebuilt} {
 		if err := check(); err != nil {
 			return Report{}, err
 		}
@@ -91,7 +91,7 @@ func VerifyAs(dir string, program bench.SHA256) (Report, error) {
 
 // rank is where a file's problems are told: the chain first, from which the rest hangs.
 func rank(file string) int {
-	order := []string{EventsFile, ManifestFile, PlanFile, HostFile, LedgerFile, RecordFile}
+	order := []string{EventsFile, ManifestFile, PlanFile, HostFile, LedgerFile, ReviewsFile, RecordFile}
 	if i := slices.Index(order, file); i >= 0 {
 		return i
 	}
@@ -144,6 +144,8 @@ func HoldToRead(dir string) (release func() error, err error) {
 // Remedy says what can be done about a problem.
 func (p Problem) Remedy() string {
 	switch {
+	case p.File == ReviewsFile && (p.Kind == Torn || p.Kind == Cut):
+		return "drumsbench review of the run takes it on: it makes the record anew"
 	case p.Kind == Torn && p.File == LedgerFile:
 		return "what it would have said had not happened yet; drumsbench sweep takes away what the run left"
 	case p.Kind == Torn || p.Kind == Cut && p.Text != noStart || p.Text == endedBefore:
@@ -173,6 +175,8 @@ type verifier struct {
 	judged, derived, workloads []Problem
 	// covered is the digest of the ledger's first lines that the record names.
 	covered bench.SHA256
+	// uncovered: there are reviews that the record does not cover.
+	uncovered bool
 }
 
 func (v *verifier) damage(p ...Problem) { v.report.Damage = append(v.report.Damage, p...) }
@@ -438,7 +442,7 @@ func (v *verifier) record() error {
 // rebuilt makes the record anew, where the rest is sound, and compares.
 func (v *verifier) rebuilt() error {
 	r := v.report.Record
-	if r == nil || len(v.report.Damage) > 0 || len(v.judged) > 0 {
+	if r == nil || len(v.report.Damage) > 0 || len(v.judged) > 0 || v.uncovered {
 		return nil
 	}
 	settings, err := canonical.Digest(r.Settings)
@@ -483,7 +487,7 @@ func differ(want, have []byte) (problems []Problem, err error) {
 	}
 	const most = 16
 	left := 0
-	eachDifference("", a, b, func(path, want, have string) {
+	canonical.EachDifference("", a, b, func(path, want, have string) {
 		if len(problems) == most {
 			left++
 			return

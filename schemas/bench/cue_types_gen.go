@@ -192,6 +192,202 @@ type Fact struct {
 // Whose view a fact is: the host's while the tree is stopped, the host's, or the guest's.
 type View string
 
+// Kinds of comparisons, by what the two sides differ in: nothing, the arm, the
+// reset, the arm's settings, the number of slots. Two sides that differ in more
+// than one of these are not compared.
+type ComparisonKind string
+
+// Comparisons of the runs that were named: each pair of sides that differ in one thing.
+type Comparisons struct {
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	Comparisons []Comparison `json:"comparisons"`
+}
+
+// Comparison of two sides, or its refusal. A refused one has no number.
+type Comparison struct {
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	// Absent where the sides differ in more than one thing.
+	Kind ComparisonKind `json:"kind,omitempty"`
+
+	// What the sides differ in: arm, reset, settings, slots.
+	Differ []string `json:"differ"`
+
+	Verdict string `json:"verdict"`
+
+	// Why it was refused, each reason on its own.
+	Refusals []Refusal `json:"refusals"`
+
+	A ComparedSide `json:"a"`
+
+	B ComparedSide `json:"b"`
+
+	Facts []ComparedFact `json:"facts"`
+
+	// Absent where refused.
+	Metrics []ComparedMetric `json:"metrics,omitempty"`
+
+	// How the numbers were made.
+	Method string `json:"method,omitempty"`
+}
+
+// Refusal is one reason.
+// runs: a run did not pass. kind: more than one thing differs. unknown, different, emulated: of a fact.
+type Refusal struct {
+	Cause string `json:"cause"`
+
+	// The fact or run that it is about.
+	Subject string `json:"subject"`
+
+	Text string `json:"text"`
+
+	// What to do.
+	Learn string `json:"learn,omitempty"`
+}
+
+// ComparedSide is one or more runs with the same arm, reset, settings and slots.
+type ComparedSide struct {
+	Arm string `json:"arm"`
+
+	Reset string `json:"reset"`
+
+	Slots int64 `json:"slots"`
+
+	Settings map[string]string `json:"settings"`
+
+	Runs []ComparedRun `json:"runs"`
+
+	Differences []Difference `json:"differences"`
+}
+
+// ComparedRun is a run whose directory was found sound before it was read.
+type ComparedRun struct {
+	Run string `json:"run"`
+
+	Verdict RunVerdict `json:"verdict"`
+
+	Reason string `json:"reason,omitempty"`
+
+	Started Time `json:"started"`
+
+	// Digest of the last line of its chain.
+	Events SHA256 `json:"events"`
+}
+
+// Verdict of a run, with its exit code: passed 0, failed 1, blocked 3, review 4.
+type RunVerdict string
+
+// Difference is a typed statement that travels with every number of an arm.
+type Difference struct {
+	Name string `json:"name"`
+
+	Text string `json:"text"`
+}
+
+// ComparedFact is one line of the table of facts.
+type ComparedFact struct {
+	Name Name `json:"name"`
+
+	Title string `json:"title"`
+
+	// Absent where the comparison has no kind.
+	Rule SamenessRule `json:"rule,omitempty"`
+
+	// Unknown equals nothing, itself included.
+	Status string `json:"status"`
+
+	// It refuses the comparison.
+	Refuses bool `json:"refuses"`
+
+	A ComparedValue `json:"a"`
+
+	B ComparedValue `json:"b"`
+
+	// How to learn it; there where it is unknown.
+	Learn string `json:"learn,omitempty"`
+}
+
+// A name that may stand in a path, a cgroup or a host name.
+type Name string
+
+// SamenessRule says what a comparison asks of a fact. A fact that is unknown
+// refuses the comparison under every rule.
+// equal: the same on both sides. declared: it may differ, and what differs is
+// printed under the result. compiled: on each side it is what the engine
+// compiles from that side's manifest.
+type SamenessRule string
+
+// ComparedValue is a fact of all runs of a side.
+type ComparedValue struct {
+	Known bool `json:"known"`
+
+	Value string `json:"value,omitempty"`
+
+	Source string `json:"source,omitempty"`
+
+	Reason string `json:"reason,omitempty"`
+}
+
+// ComparedMetric is one line of numbers.
+type ComparedMetric struct {
+	Name string `json:"name"`
+
+	Title string `json:"title"`
+
+	Unit string `json:"unit"`
+
+	A Summary `json:"a"`
+
+	B Summary `json:"b"`
+
+	// B's median over A's; of shares, B's over A's.
+	Ratio Estimate `json:"ratio"`
+}
+
+// Summary of a sample. Without any value it has n only.
+type Summary struct {
+	N int64 `json:"n"`
+
+	Min *float64 `json:"min,omitempty"`
+
+	Max *float64 `json:"max,omitempty"`
+
+	// Median, or of a share the share itself.
+	P50 *Estimate `json:"p50,omitempty"`
+
+	P95 *Estimate `json:"p95,omitempty"`
+}
+
+// Estimate is a number with its interval, or with the reason why there is none.
+type Estimate struct {
+	Value *float64 `json:"value,omitempty"`
+
+	Interval *Interval `json:"interval,omitempty"`
+
+	// Too few runs to say: of the value where it is absent, else of the interval.
+	Few *TooFew `json:"few,omitempty"`
+
+	// Why there is neither, where it is not for the number of runs.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Interval that holds the true value with at least this confidence.
+type Interval struct {
+	Low float64 `json:"low"`
+
+	High float64 `json:"high"`
+
+	Confidence float64 `json:"confidence"`
+}
+
+// TooFew runs to say: how many there are, and how many it takes.
+type TooFew struct {
+	Have int64 `json:"have"`
+
+	Need int64 `json:"need"`
+}
+
 type MountParams struct {
 	Image Image `json:"image"`
 }
@@ -208,6 +404,74 @@ type Image struct {
 	Partition int64 `json:"partition"`
 }
 
+// NetworkProbe says which layer carries a network namespace through checkpoint
+// and restore on this host: the kernel's answers, CRIU, or a container runtime.
+type NetworkProbe struct {
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	// The worst of the required layers: lost before unknown before preserved.
+	Verdict Preservation `json:"verdict"`
+
+	// The host and the tools that were tried.
+	Facts []Fact `json:"facts"`
+
+	Layers []NetworkLayer `json:"layers"`
+}
+
+// Preservation: preserved only where the state was read back and is the same.
+type Preservation string
+
+// NetworkLayer is one layer that was tried, with what it held before and after.
+type NetworkLayer struct {
+	Layer string `json:"layer"`
+
+	// What was tried, for a person.
+	Text string `json:"text"`
+
+	// Whether an arm relies on it. A container's own namespace is lost by design and shown for contrast.
+	Required bool `json:"required"`
+
+	Outcome Preservation `json:"outcome"`
+
+	// Where it was lost: the namespace was not as it has to be before anything was asked of the layer; nothing of it was dumped; it was dumped and did not come back.
+	LostAt string `json:"lostAt,omitempty"`
+
+	// Why it is lost or unknown, and what to do.
+	Reason string `json:"reason,omitempty"`
+
+	Hint string `json:"hint,omitempty"`
+
+	// The tool's log, where it failed.
+	Log string `json:"log,omitempty"`
+
+	// What was dumped, by kind; of the kernel, what it answered to CRIU's request.
+	Dumped []NetworkPart `json:"dumped"`
+
+	// Device and inode of the namespace. The kernel gives an inode again once a namespace is gone: the same numbers alone do not mean the same one.
+	NamespaceBefore string `json:"namespaceBefore,omitempty"`
+
+	NamespaceAfter string `json:"namespaceAfter,omitempty"`
+
+	Before *Network `json:"before,omitempty"`
+
+	After *Network `json:"after,omitempty"`
+
+	// Lines of before that after lacks, and the other way round.
+	Missing []string `json:"missing"`
+
+	Extra []string `json:"extra"`
+
+	Nanoseconds Int64 `json:"nanoseconds"`
+}
+
+// NetworkPart is a part of a dumped namespace.
+type NetworkPart struct {
+	// Kind of a CRIU image, such as netdev, ifaddr, route; link for the kernel's answer.
+	Kind string `json:"kind"`
+
+	Bytes int64 `json:"bytes"`
+}
+
 type ProvisionParams struct {
 	Slot Name `json:"slot"`
 
@@ -221,9 +485,6 @@ type ProvisionParams struct {
 
 	Exclude []string `json:"exclude"`
 }
-
-// A name that may stand in a path, a cgroup or a host name.
-type Name string
 
 // Guest describes what runs in a slot.
 type Guest struct {
@@ -421,7 +682,7 @@ type ActParams struct {
 	Seed int64 `json:"seed"`
 }
 
-// Policy names who acts in a rollout. Exactly one field.
+// Policy names who acts in a rollout: exactly one of oracle, none and host.
 type Policy struct {
 	// The task's oracle.
 	Oracle *OraclePolicy `json:"oracle,omitempty"`
@@ -431,6 +692,9 @@ type Policy struct {
 
 	// A program on the host.
 	Host *HostPolicy `json:"host,omitempty"`
+
+	// What the policy replaces or leaves out of the agent that it stands for.
+	Substitutes []Substitute `json:"substitutes,omitempty"`
 }
 
 type OraclePolicy struct {
@@ -456,6 +720,19 @@ type HostPolicy struct {
 	Timeout string `json:"timeout"`
 }
 
+// Substitute is something that is not what it stands for: a stub, a fallback, a part that was left
+// out. What is declared here is recorded with every rollout; what is not, and shows, makes a score unknown.
+type Substitute struct {
+	// What is replaced. Where it is a module, a program or a library, its name as an error message has it.
+	What string `json:"what"`
+
+	// What stands in its place.
+	With string `json:"with"`
+
+	// Why that does not change what is measured.
+	Why string `json:"why"`
+}
+
 type EvaluateParams struct {
 	Port int64 `json:"port"`
 
@@ -470,9 +747,13 @@ type EvaluateParams struct {
 	Display *Display `json:"display,omitempty"`
 }
 
-// Checker is a program whose exit status is the score: success is 1, failure is 0,
-// and anything else (a signal, a time-out, a missing program) is no score at all.
+// Checker is a program whose exit status is the score: success is 1, failure is 0, and anything
+// else (a signal, a time-out, a missing program) is no score at all. So are 126 and 127, which a
+// shell exits with where it cannot run a program. What the checker stands on in the guest must be
+// the same before and after the act: its program, interpreter, libraries, and files. Where it is
+// not, the rollout is contaminated and has no score.
 type Checker struct {
+	// The program and its arguments; "{program}" in a word stands for the path of program's copy.
 	Exec []string `json:"exec"`
 
 	Timeout string `json:"timeout"`
@@ -486,6 +767,28 @@ type Checker struct {
 		// Exit status that scores 0.
 		Exit int64 `json:"exit"`
 	} `json:"failure"`
+
+	// A program or script beside the manifest, at most 2 MiB. A copy of it is put into the slot for each evaluation, below a path that did not exist before, and taken away after it.
+	Program *PinnedFile `json:"program,omitempty"`
+
+	// Files and folders of the guest that nobody may change or make while somebody acts: what the checker reads and takes for true.
+	Files []GuestPath `json:"files,omitempty"`
+
+	// Files without which the checker cannot judge, such as one that an application writes when it is told to export: where one is missing after the act, there is no score.
+	Results []GuestPath `json:"results,omitempty"`
+
+	// Files and folders that the task changes although the checker stands on them, such as /etc/ld.so.cache where it installs a package. Nothing else of the checker may change.
+	MayChange []GuestPath `json:"mayChange,omitempty"`
+
+	// What the checker replaces or leaves out.
+	Substitutes []Substitute `json:"substitutes,omitempty"`
+}
+
+// PinnedFile is a file beside the manifest, pinned by its digest.
+type PinnedFile struct {
+	File string `json:"file"`
+
+	Sha256 SHA256 `json:"sha256"`
 }
 
 type ReleaseParams struct {
@@ -493,6 +796,14 @@ type ReleaseParams struct {
 
 // MeasureParams: the slot's memory, read by the host.
 type MeasureParams struct {
+}
+
+// InspectParams: what the guest says of its own software and screen.
+type InspectParams struct {
+	Port int64 `json:"port"`
+
+	// The screen that the manifest asks for; absent where it asks for none.
+	Display *Display `json:"display,omitempty"`
 }
 
 // AdoptParams name a slot that an earlier command left.
@@ -641,6 +952,9 @@ type Recipe struct {
 
 	// Name of the pin that the build rewrites.
 	Pin Name `json:"pin"`
+
+	// What boots the image as a virtual machine; absent where it is never one.
+	Kernel *RecipeKernel `json:"kernel,omitempty"`
 }
 
 type RecipeFile struct {
@@ -652,6 +966,51 @@ type RecipeFile struct {
 	Content string `json:"content,omitempty"`
 
 	Source string `json:"source,omitempty"`
+}
+
+// RecipeKernel is the kernel that goes into an image, with an initial ramdisk that holds the guest server.
+type RecipeKernel struct {
+	// Debian package of the kernel, or one that depends on the newest; the machine's architecture is added where the name
+	// does not end in it. It is unpacked, never installed.
+	Package string `json:"package"`
+
+	// Modules that the ramdisk loads, each after what it needs.
+	Modules []string `json:"modules"`
+}
+
+// Review is one line of a run's reviews: what a person decided about a step that
+// waited for it. The lines are a chain that goes on where the run's ended.
+type Review struct {
+	Seq int64 `json:"seq"`
+
+	// SHA-256 of the line before, as written, without its line feed; in the first, of the last line of events.jsonl.
+	Prev SHA256 `json:"prev"`
+
+	Time Time `json:"time"`
+
+	// The step that waited, and the digest of its receipt's line.
+	Step string `json:"step"`
+
+	Receipt SHA256 `json:"receipt"`
+
+	Decision string `json:"decision"`
+
+	// Who decided, and why. Each is said, none is checked.
+	By string `json:"by"`
+
+	Reason string `json:"reason"`
+
+	// What was there to look at.
+	Evidence []Evidence `json:"evidence"`
+}
+
+// Evidence is a file below the run's evidence folder.
+type Evidence struct {
+	Name string `json:"name"`
+
+	Sha256 SHA256 `json:"sha256"`
+
+	Size int64 `json:"size"`
 }
 
 // A duration as Go writes it: "250ms", "30s", "2m".
@@ -767,13 +1126,6 @@ type OCISettings struct {
 	Seccomp *PinnedFile `json:"seccomp,omitempty"`
 }
 
-// PinnedFile is a file beside the manifest, pinned by its digest.
-type PinnedFile struct {
-	File string `json:"file"`
-
-	Sha256 SHA256 `json:"sha256"`
-}
-
 // QEMUSettings: a virtual machine under QEMU and its snapshots.
 type QEMUSettings struct {
 	// What runs the guest's instructions. tcg emulates them: every number of such a run is marked emulated and compared with no other arm's.
@@ -814,6 +1166,83 @@ type Experiment struct {
 
 	// Slots at the same time, siblings of one checkpoint.
 	Slots int64 `json:"slots"`
+
+	// Slots beside those that are made ready before a rollout asks for one. What that took is charged to the run and is in no clock of a reset: the clocks of a rollout begin when it takes its slot.
+	Pool int64 `json:"pool"`
+}
+
+type Sameness struct {
+	// Sameness is the list of facts that a comparison looks at.
+	Facts []SamenessFact `json:"facts"`
+}
+
+// SamenessFact is one of them.
+type SamenessFact struct {
+	Name Name `json:"name"`
+
+	Title string `json:"title"`
+
+	From FactSource `json:"from"`
+
+	// Arms that have such a thing; absent where all have. An arm that is not named
+	// does not use it, which is known and differs from every value.
+	Arms []string `json:"arms,omitempty"`
+
+	// Values that are compared with nothing but themselves, each with the word for it.
+	Apart map[string]string `json:"apart,omitempty"`
+
+	Rules SamenessRules `json:"rules"`
+
+	// How to learn it where it is unknown.
+	Learn string `json:"learn"`
+}
+
+// FactSource says where a run's directory has the fact. Exactly one field.
+type FactSource struct {
+	// A digest of the record.
+	Digest string `json:"digest,omitempty"`
+
+	// A field of the record, by its path.
+	Record string `json:"record,omitempty"`
+
+	// A field of the manifest, defaults filled in, by its path; a struct stands for its digest.
+	Manifest string `json:"manifest,omitempty"`
+
+	// A fact of the host.
+	Host string `json:"host,omitempty"`
+
+	// A fact of steps.
+	Step *StepSource `json:"step,omitempty"`
+
+	// What the record's rollouts say together. order: how many there were of each kind, in their order. controls: the scores of the control rollouts.
+	Rollouts string `json:"rollouts,omitempty"`
+}
+
+// StepSource names a fact of all steps of a kind: each of them, in every rollout
+// and outside, has to have it, with the same value.
+type StepSource struct {
+	Kind string `json:"kind"`
+
+	// Of gates, which one.
+	Gate string `json:"gate,omitempty"`
+
+	Fact string `json:"fact"`
+
+	// The member of the fact's value, where that is a JSON object.
+	Member string `json:"member,omitempty"`
+}
+
+// SamenessRules has the rule of a fact for each kind of comparison.
+type SamenessRules struct {
+	Repeat SamenessRule `json:"repeat"`
+
+	Arm SamenessRule `json:"arm"`
+
+	Reset SamenessRule `json:"reset"`
+
+	Setting SamenessRule `json:"setting"`
+
+	Slots SamenessRule `json:"slots"`
 }
 
 // SlotHandle is what each command on a slot by hand leaves for the next one:
@@ -916,30 +1345,56 @@ type StateManifest struct {
 	Exclude []string `json:"exclude"`
 }
 
+// PlanDifference is what two plans differ in, step by step.
+type PlanDifference struct {
+	A PlanSide `json:"a"`
+
+	B PlanSide `json:"b"`
+
+	// Steps that only one of the two has.
+	OnlyA []PlanStep `json:"onlyA"`
+
+	OnlyB []PlanStep `json:"onlyB"`
+
+	// Fields in which a step of both differs.
+	Fields []PlanField `json:"fields"`
+}
+
+// PlanSide names a plan.
+type PlanSide struct {
+	Manifest string `json:"manifest"`
+
+	Plan SHA256 `json:"plan"`
+
+	Workload SHA256 `json:"workload"`
+
+	Reset string `json:"reset"`
+
+	Steps int64 `json:"steps"`
+}
+
+type PlanStep struct {
+	Step string `json:"step"`
+
+	Kind string `json:"kind"`
+}
+
+// PlanField is a field of a step, by its path: kind, params.…, needs, deadline, window.
+type PlanField struct {
+	Step string `json:"step"`
+
+	Path string `json:"path"`
+
+	A string `json:"a"`
+
+	B string `json:"b"`
+}
+
 // Verdict of a gate, a step or a run's check. not_applicable only where the arm declares that it lacks the thing.
 type Verdict string
 
-// Verdict of a run, with its exit code: passed 0, failed 1, blocked 3, review 4.
-type RunVerdict string
-
 // Class of a rollout. Valid are the first two.
 type RolloutClass string
-
-// Difference is a typed statement that travels with every number of an arm.
-type Difference struct {
-	Name string `json:"name"`
-
-	Text string `json:"text"`
-}
-
-// Evidence is a file below the run's evidence folder.
-type Evidence struct {
-	Name string `json:"name"`
-
-	Sha256 SHA256 `json:"sha256"`
-
-	Size int64 `json:"size"`
-}
 
 // Span is a part of a step's time, in nanoseconds since the step's start.
 type Span struct {
@@ -1161,6 +1616,9 @@ type Rollout struct {
 
 	Clocks *Clocks `json:"clocks,omitempty"`
 
+	// How long the slot took to become ready in a pool, before the rollout took it, in nanoseconds; the clocks begin at the taking then.
+	Prepared Int64 `json:"prepared,omitempty"`
+
 	// Sub-spans of the reset by name, in nanoseconds.
 	Spans map[string]Int64 `json:"spans,omitempty"`
 
@@ -1199,6 +1657,9 @@ type StepOutcome struct {
 	Findings []Finding `json:"findings,omitempty"`
 
 	Error *Failure `json:"error,omitempty"`
+
+	// What a person decided about a step that waited for it; the verdict is theirs then.
+	Review *Review `json:"review,omitempty"`
 }
 
 // Record is what a run leaves: every number that is ever shown comes from here.
@@ -1223,7 +1684,7 @@ type Record struct {
 
 	Engine EngineVersion `json:"engine"`
 
-	// Digests: manifest, workload, plan, settings, host, events (the last line), ledger.
+	// Digests: manifest, workload, plan, settings, host, events (the last line), ledger; reviews (the last line) where there is one.
 	Digests map[string]SHA256 `json:"digests"`
 
 	// Effective arm settings, outside the digests of workload and plan.

@@ -31,7 +31,7 @@ func JudgeLocks(want []bench.Lock, r engine.Reading[[]bench.Lock]) (j engine.Jud
 		f := j.Add(engine.Fail, s, "is lost")
 		f.Want, f.Have = "held", "not held"
 		if l.Mapped && l.Type == "POSIX" {
-			f.Hint = `CRIU loses POSIX locks on files that their owner maps, and returns 0; set arms.drums.locks to "repair"`
+			f.Hint = `CRIU loses POSIX locks on files that their owner maps, and returns 0; set the arm's locks to "repair"`
 		}
 	}
 	for _, l := range have {

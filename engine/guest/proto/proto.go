@@ -1,5 +1,5 @@
 // Package proto is the language between the engine and the server inside a
-// slot: the OSWorld guest HTTP interface and one request of our own, GET /probe.
+// slot: the OSWorld guest HTTP interface and two requests of our own, GET /probe and POST /check.
 //
 // It stands apart from package guest so that cmd/guestd links nothing of the
 // engine: the program's digest, and with it every image and its pin, changes
@@ -8,7 +8,8 @@
 //
 // # Requests
 //
-// GET /probe -> 200 Probe is ours. All others are the public server's
+// GET /probe -> 200 Probe is ours; with ?system it has System too. So is POST /check
+// (check.go). All others are the public server's
 // (github.com/xlang-ai/OSWorld, desktop_env/server/main.py), with its parameters,
 // shapes and statuses as its clients (desktop_env/controllers) rely on them.
 //
@@ -123,6 +124,8 @@ type Probe struct {
 	Services []ServiceState `json:"services,omitempty"`
 	// Screen is there where the guest has a display, and the probe was made by the server.
 	Screen *Screen `json:"screen,omitempty"`
+	// System is there where it was asked for; see PathSystem.
+	System *System `json:"system,omitempty"`
 	// Pid of the answering process in its own namespace: 1 for a slot's first process.
 	Pid int `json:"pid"`
 	// Uptime since the server's start, in nanoseconds of CLOCK_MONOTONIC. A

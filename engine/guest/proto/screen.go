@@ -20,6 +20,8 @@ type Screen struct {
 	Unknown string `json:"unknown,omitempty"`
 	Width   int    `json:"width"`
 	Height  int    `json:"height"`
+	// Depth of the root window, in bits a pixel.
+	Depth int `json:"depth"`
 	// Manager is the name of the window manager on the root window, or the id of
 	// its window where it gives none; empty where none lives. A manager that died
 	// leaves its mark on the root window, but not the window that the mark names

@@ -6,7 +6,8 @@ changed in the terminal. What the screen shows is the directory as it was read a
 most PERIOD seconds ago, so that a rename can be seen in a screenshot. Its window
 is as large as the screen and of EWMH's desktop type, so it stays below the others.
 
-  desktop.py READY    makes the file READY once the first frame was drawn
+  desktop.py READY    after each frame writes the names that it shows to the file
+                      READY, one a line; the file is there after the first frame
 """
 
 import os
@@ -15,7 +16,7 @@ import sys
 
 from Xlib import X, Xatom, display
 
-PERIOD = 0.25
+PERIOD = 0.05
 CELL = (112, 96)
 MARGIN = 24
 
@@ -108,7 +109,7 @@ class Desktop:
         rows = max(1, (self.screen.height_in_pixels - 2 * MARGIN) // CELL[1])
         for i, (name, is_directory) in enumerate(found):
             self.icon(MARGIN + i // rows * CELL[0], MARGIN + i % rows * CELL[1], name, is_directory)
-        self.display.sync()
+        self.display.sync()  # an answer of the X server: it has drawn all of it
         self.shown = found
 
     def run(self, ready):
@@ -121,10 +122,10 @@ class Desktop:
                     dirty = True
             if dirty or exposed and entries() != self.shown:
                 self.draw()
-                if not exposed:
-                    exposed = True
-                    with open(ready, "x"):
-                        pass
+                exposed = True
+                with open(ready + ".new", "w", errors="surrogateescape") as out:
+                    out.writelines(name + "\n" for name, _ in self.shown)
+                os.rename(ready + ".new", ready)
             select.select([self.display], [], [], PERIOD if exposed else None)
 
 

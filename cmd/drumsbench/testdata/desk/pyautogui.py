@@ -126,20 +126,32 @@ d.sync()
 text = "".join(map(chr, range(0x20, 0x7F))) + "\u00fc\u00df\u00e9 \u20ac \u2192 \u0416 \u4e2d"
 p.click(640, 400)
 p.write("cat >/tmp/typed\n")
-time.sleep(0.3)
-p.write(text + "\n")
-time.sleep(0.3)
-p.hotkey("ctrl", "d")
-deadline = time.time() + 10
-while time.time() < deadline:
+have = None
+
+
+def typed():
+    """What the terminal has taken so far; None before the program is there."""
     try:
         with open("/tmp/typed", encoding="utf-8") as f:
-            have = f.read()
+            return f.read()
     except FileNotFoundError:
-        have = ""
-    if have == text + "\n":
-        break
-    time.sleep(0.1)
+        return None
+
+
+def until(done):
+    global have
+    deadline = time.time() + 20
+    while time.time() < deadline:
+        have = typed()
+        if done():
+            break
+        time.sleep(0.05)
+
+
+until(lambda: have is not None)
+p.write(text + "\n")
+until(lambda: have == text + "\n")
+p.hotkey("ctrl", "d")
 equal(have, text + "\n")
 equal(subprocess.run(["python", "-c", "import pyautogui; print(pyautogui.position())"], capture_output=True, text=True).stdout, "Point(x=640, y=400)\n")
 print("all of it")

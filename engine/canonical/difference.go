@@ -1,4 +1,4 @@
-package record
+package canonical
 
 import (
 	"encoding/json"
@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// eachDifference calls f with the path and both values, as JSON, of each field
+// EachDifference calls f with the path and both values, as JSON, of each field
 // in which two decoded JSON values differ; "absent" stands for a field that only
 // one of them has. Lists of unequal length differ as a whole.
-func eachDifference(path string, a, b any, f func(path, a, b string)) {
+func EachDifference(path string, a, b any, f func(path, a, b string)) {
 	if reflect.DeepEqual(a, b) {
 		return
 	}
@@ -36,7 +36,7 @@ func eachDifference(path string, a, b any, f func(path, a, b string)) {
 			case !inRight:
 				f(below, shortJSON(left), "absent")
 			default:
-				eachDifference(below, left, right, f)
+				EachDifference(below, left, right, f)
 			}
 		}
 		return
@@ -46,7 +46,7 @@ func eachDifference(path string, a, b any, f func(path, a, b string)) {
 			break
 		}
 		for i := range x {
-			eachDifference(fmt.Sprintf("%s[%d]", path, i), x[i], y[i], f)
+			EachDifference(fmt.Sprintf("%s[%d]", path, i), x[i], y[i], f)
 		}
 		return
 	}

@@ -1,0 +1,203 @@
+// Package oci is the arm that has runc do the work: a slot is an OCI container
+// whose config.json we write, on an overlay of the mounted image, and runc has
+// CRIU dump and restore it. It answers whether a failure is ours or the method's.
+//
+// Always holds: a slot's mounts live in namespaces of runc's and its own, the
+// host's table never changes; every process of ours starts inside the run's
+// ownership cgroup; the slot's network namespace is kept by a process of ours
+// that is verified by identity before each use; runc's and CRIU's settings are
+// files that we write for each operation, never the host's; a restored tree does
+// not run an instruction before it was judged; a return code proves nothing, the
+// kernel's own view is read back.
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+
+	"github.com/drumsbench/drumsbench/arms/cgroup"
+	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/image"
+	"github.com/drumsbench/drumsbench/arms/overlay"
+	"github.com/drumsbench/drumsbench/arms/tree"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Kind is the arm's name in manifests and records.
+const Kind = "oci"
+
+// Values of settings.
+const (
+	holderNamespace = "holder"
+	systemdCgroups  = "systemd"
+)
+
+// Arm implements engine.Arm. One Arm serves one run.
+type Arm struct {
+	settings bench.OCISettings
+	tool     criu.Tool
+	runcTool Tool
+	host     []bench.Fact
+
+	mu    sync.Mutex
+	owner *cgroup.Owner
+	tools *cgroup.Group
+}
+
+// New returns the arm with the manifest's settings. host are the facts of this
+// host; tool is the CRIU that runc is to use, runc the runc. ErrRefused if the
+// manifest pins another runc, or asks for what this host does not have.
+func New(settings bench.OCISettings, runc Tool, tool criu.Tool, host []bench.Fact) (*Arm, error) {
+	if err := runc.Pinned(settings.Runc); err != nil {
+		return nil, err
+	}
+	if settings.Cgroups == systemdCgroups {
+		return nil, &engine.Error{Op: "make oci arm", Err: fmt.Errorf("%w: the cgroup driver systemd needs a host that systemd runs", engine.ErrRefused),
+			Hint: `set cgroups to "cgroupfs"`}
+	}
+	return &Arm{settings: settings, tool: tool, runcTool: runc, host: host}, nil
+}
+
+// Describe implements engine.Arm.
+func (a *Arm) Describe() engine.Description {
+	policy := bench.CheckpointPolicy{EstablishedTCP: "refuse", GhostLimit: "64MiB"}
+	dump, _ := dumpSettings(policy)
+	d := engine.Description{
+		Kind: Kind,
+		Settings: map[string]string{
+			"locks": a.settings.Locks, "attach": a.settings.Attach, "namespace": a.settings.Namespace, "cgroups": a.settings.Cgroups,
+			"runc": string(a.settings.Runc), "seccomp": "none", criuConfig + " at a dump": dump, criuConfig + " at a restore": restoreSettings(policy),
+		},
+		Differences: []bench.Difference{
+			{Name: "kernel", Text: "the slot shares the host's kernel; the image's own kernel does not run"},
+			{Name: "init", Text: "guestd is the slot's first process; the image's own init does not run, and what guestd itself prints is lost: runc's stdio is /dev/null"},
+			{Name: "capabilities", Text: "the slot has Docker's default capability set, which is less than the drums arm's"},
+			{Name: "criu-in-limits", Text: "runc puts criu into the slot's limits group at a restore, where its work counts against them; at a dump it is outside"},
+			{Name: "stop-and-continue", Text: "the tree is stopped with SIGSTOP before it is dumped and while it is judged after a restore, and continued with SIGCONT: a parent gets SIGCHLD for the stop and the continuation of a child, and an interrupted system call may return EINTR once"},
+			{Name: "network-lock", Text: "no firewall rule holds back packets during a dump: the slot's network is its loopback interface"},
+			{Name: "counters", Text: "cgroup counters (cpu time, peak memory) start again with each restore"},
+			{Name: "cgroup-hierarchies", Text: "on a host with cgroup v1 runc sees the hierarchies of cpu, cpuacct, memory, pids and devices; a freezer it does not see, so criu stops the tree by ptrace alone"},
+			{Name: "runtime-mounts", Text: "runc binds nothing of the host's: masked and read-only paths are not asked for, and /dev holds nodes of its own"},
+			{Name: "runc-helpers", Text: "each operation starts runc, which asks criu for its version and features before it has it work; each reset ends with runc delete"},
+		},
+	}
+	if a.settings.Seccomp != nil {
+		d.Settings["seccomp"] = a.settings.Seccomp.File + " " + string(a.settings.Seccomp.Sha256)
+	}
+	if a.settings.Namespace == holderNamespace {
+		d.Differences = append(d.Differences, bench.Difference{Name: "network-holder",
+			Text: "a process of the engine's keeps the slot's network namespace over all restores; what the guest changes in it stays, and the network gate compares it. The holder's memory is counted as the harness's"})
+	} else {
+		d.Differences = append(d.Differences, bench.Difference{Name: "network-lost",
+			Text: "runc makes the network namespace and tells criu that it is empty: a restored slot has lo down and no address"})
+	}
+	switch a.settings.Locks {
+	case "repair":
+		d.Differences = append(d.Differences, bench.Difference{Name: "lock-repair",
+			Text: "POSIX locks that CRIU loses on mapped files are put back by ptrace before the tree runs; the time is the span \"repair\""})
+	case "criu":
+		d.Differences = append(d.Differences, bench.Difference{Name: "locks-lost",
+			Text: "POSIX locks on files that their owner maps are lost by CRIU's restore"})
+	}
+	return d
+}
+
+// Facts implements engine.Arm.
+func (a *Arm) Facts(context.Context) []bench.Fact {
+	return append(append(append(a.runcTool.Facts(), a.tool.Facts()...), a.host...), engine.NativeAccelerator())
+}
+
+// root is the mounted image.
+type root struct {
+	*image.Mounted
+	sha256 bench.SHA256
+	// hashes spares a reset the hashing of the image and of layers.
+	hashes overlay.HashCache
+}
+
+// Mount implements engine.Arm.
+func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountParams) (engine.Root, error) {
+	tools, err := a.groups(ws)
+	if err != nil {
+		return nil, err
+	}
+	// Outside of any measurement window: what criu learns of the kernel once, it need not learn at each reset.
+	kdat, err := a.tool.Kdat(tree.KdatDir(ws.State))
+	if err != nil {
+		return nil, err
+	}
+	if err := kdat.Ensure(ctx); err != nil {
+		return nil, err
+	}
+	m, err := image.Attach(ctx, ws, image.AttachOptions{
+		Path: imagePath(ws, p.Image), Image: p.Image, Method: a.settings.Attach, CacheDir: image.CacheDir(ws.State),
+		Prepare: func(cmd *exec.Cmd) {
+			if cmd.SysProcAttr == nil {
+				cmd.SysProcAttr = &syscall.SysProcAttr{}
+			}
+			cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, tools.FD()
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &root{Mounted: m, sha256: p.Image.Sha256}, nil
+}
+
+// imagePath is where the image of a manifest lies.
+func imagePath(ws *engine.Workspace, i bench.Image) string {
+	if filepath.IsAbs(i.File) {
+		return i.File
+	}
+	return filepath.Join(ws.State, "images", i.File)
+}
+
+// groups makes the run's ownership cgroup, once, and the group of tools in it.
+func (a *Arm) groups(ws *engine.Workspace) (*cgroup.Group, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.tools != nil {
+		return a.tools, nil
+	}
+	if a.owner == nil {
+		owner, err := cgroup.OpenOwner(ws)
+		if err != nil {
+			return nil, err
+		}
+		a.owner = owner
+	}
+	tools, err := a.owner.Group("tools")
+	if err != nil {
+		return nil, err
+	}
+	a.tools = tools
+	return tools, nil
+}
+
+// Release takes the ownership cgroup away, after every slot. It implements
+// engine.Releaser and ends whatever is left in it.
+func (a *Arm) Release(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	if a.tools != nil {
+		errs = append(errs, a.tools.Kill(ctx), a.tools.Remove(ctx))
+		a.tools = nil
+	}
+	if a.owner != nil {
+		errs = append(errs, a.owner.Remove(ctx))
+		a.owner = nil
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("release ownership cgroup: %w", err)
+	}
+	return nil
+}
+
+func asError(err error, e **engine.Error) bool { return errors.As(err, e) }

@@ -1,0 +1,177 @@
+package oci
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/docker/go-units"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// criuConfig is the annotation by which runc takes a file of criu's settings
+// (runc, docs/checkpoint-restore.md). What is in it wins over what runc itself
+// asks criu for; without it runc would take /etc/criu/runc.conf.
+const criuConfig = "org.criu.config"
+
+// capabilities are those that Docker gives a container by default
+// (moby, oci/caps/defaults.go).
+var capabilities = []string{
+	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
+	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
+}
+
+// container is what a container's config.json is made from.
+type container struct {
+	name, root, cgroups, criuConf string
+	// netns is the path of a namespace; empty for one that runc makes.
+	netns     string
+	args, env []string
+	resources bench.Resources
+	seccomp   *specs.LinuxSeccomp
+}
+
+// spec is the container's configuration. It binds nothing of the host's: what
+// runc would mask or make read-only by a bind is left alone, as on the drums arm.
+func (c container) spec() (*specs.Spec, error) {
+	memory, err := units.RAMInBytes(string(c.resources.Memory))
+	if err != nil {
+		return nil, err
+	}
+	swap, err := units.RAMInBytes(string(c.resources.Swap))
+	if err != nil {
+		return nil, err
+	}
+	both, pids := memory+swap, c.resources.Pids
+	period := uint64(100 * time.Millisecond / time.Microsecond)
+	quota := c.resources.Vcpus * int64(period)
+	mount := func(at, fstype string, options ...string) specs.Mount {
+		return specs.Mount{Destination: at, Type: fstype, Source: fstype, Options: options}
+	}
+	device := func(major, minor int64) specs.LinuxDeviceCgroup {
+		d := specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rwm"}
+		if minor < 0 {
+			d.Minor = nil
+		}
+		return d
+	}
+	return &specs.Spec{
+		Version:     "1.0.2",
+		Annotations: map[string]string{criuConfig: c.criuConf},
+		Hostname:    c.name,
+		Root:        &specs.Root{Path: c.root},
+		Process: &specs.Process{
+			Args: c.args, Env: c.env, Cwd: "/",
+			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
+		},
+		Mounts: []specs.Mount{
+			mount("/proc", "proc", "nosuid", "nodev", "noexec"),
+			mount("/sys", "sysfs", "nosuid", "nodev", "noexec", "ro"),
+			mount("/dev", "tmpfs", "nosuid", "noexec", "mode=755", "size=1m"),
+			mount("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+			mount("/dev/shm", "tmpfs", "nosuid", "nodev", "noexec", "mode=1777", "size=64m"),
+		},
+		Linux: &specs.Linux{
+			CgroupsPath: c.cgroups,
+			Namespaces: []specs.LinuxNamespace{
+				{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace},
+				{Type: specs.NetworkNamespace, Path: c.netns},
+			},
+			Resources: &specs.LinuxResources{
+				CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
+				Memory: &specs.LinuxMemory{Limit: &memory, Swap: &both},
+				Pids:   &specs.LinuxPids{Limit: &pids},
+				// The nodes that runc makes in /dev, and terminals.
+				Devices: []specs.LinuxDeviceCgroup{
+					{Allow: false, Access: "rwm"},
+					device(1, 3), device(1, 5), device(1, 7), device(1, 8), device(1, 9), device(5, 0), device(5, 2), device(136, -1),
+				},
+			},
+			Seccomp: c.seccomp,
+		},
+	}, nil
+}
+
+// writeBundle makes the folder of a container's config.json.
+func writeBundle(dir string, c container) error {
+	spec, err := c.spec()
+	if err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(spec, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, configFile), append(b, '\n'), 0o600)
+}
+
+// dumpSettings and restoreSettings are criu's settings for one operation, in the
+// form of its configuration files.
+//
+// The cgroups are ours and criu is to leave them alone, which this file cannot
+// say: runc asks for criu's mode soft, or another that is a flag of its own, and
+// that wins. In that mode criu keeps the settings of every group from the task's
+// own on downwards, in each hierarchy, and where the task is in the root group
+// that is the whole host's: a restore would write to groups of other people. So
+// only one controller is dumped, in whose hierarchy the slot has a group of its
+// own, and the images are looked at (place.harmless).
+func dumpSettings(p bench.CheckpointPolicy) (string, error) {
+	ghost, err := units.RAMInBytes(string(p.GhostLimit))
+	if err != nil {
+		return "", err
+	}
+	return settings(p, fmt.Sprintf("ghost-limit %d", ghost)), nil
+}
+
+// dumpedController is the only one whose settings criu keeps.
+const dumpedController = "pids"
+
+func restoreSettings(p bench.CheckpointPolicy) string { return settings(p, "leave-stopped") }
+
+func settings(p bench.CheckpointPolicy, more ...string) string {
+	lines := append([]string{"network-lock skip", "cgroup-dump-controller " + dumpedController}, more...)
+	if p.EstablishedTCP == "close" {
+		lines = append(lines, "tcp-close")
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// profile reads the seccomp profile that the manifest pins; nil for none.
+func profile(folder string, pin *bench.PinnedFile) (*specs.LinuxSeccomp, error) {
+	if pin == nil {
+		return nil, nil
+	}
+	const op = "read seccomp profile"
+	path := pin.File
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(folder, path)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: %w", engine.ErrRefused, err)}
+	}
+	if sum := sha256.Sum256(b); hex.EncodeToString(sum[:]) != string(pin.Sha256) {
+		return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: %s has digest %x, the manifest asks for %s", engine.ErrRefused, path, sum, pin.Sha256),
+			Hint: "pin the profile anew, or bring the pinned one back"}
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	s := &specs.LinuxSeccomp{}
+	if err := d.Decode(s); err != nil {
+		return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: %s: %w", engine.ErrRefused, path, err),
+			Hint: "the form is that of linux.seccomp in the OCI runtime specification"}
+	}
+	return s, nil
+}

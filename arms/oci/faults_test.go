@@ -1,0 +1,474 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/arms/tree"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/guest"
+	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+	"github.com/drumsbench/drumsbench/steps/gate"
+)
+
+// world is one run with a mounted image; the test's end releases all of it and
+// requires that the ledger is closed.
+type world struct {
+	t    *testing.T
+	m    bench.Manifest
+	ws   *engine.Workspace
+	dir  *record.Dir
+	arm  *Arm
+	root engine.Root
+	ctx  context.Context
+	// places of the run, for a test that fails before it has released them.
+	places []engine.Place
+	ended  bool
+}
+
+func begin(t *testing.T, change func(*bench.OCISettings)) *world {
+	t.Helper()
+	w := &world{t: t, m: manifest(t)}
+	if change != nil {
+		change(w.m.Arms.Oci)
+	}
+	w.ws, w.dir = workspace(t)
+	w.arm = newArm(t, w.m)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	w.ctx = ctx
+	t.Cleanup(cancel)
+	var err error
+	if w.root, err = w.arm.Mount(ctx, w.ws, bench.MountParams{Image: w.m.Image}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !w.ended {
+			w.end(w.places...)
+		}
+	})
+	return w
+}
+
+// end releases a place and what it stands on.
+func (w *world) end(places ...engine.Place) {
+	w.t.Helper()
+	w.ended = true
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, p := range places {
+		if err := p.Release(ctx); err != nil {
+			w.t.Error(err)
+		}
+	}
+	for _, f := range []func(context.Context) error{w.root.Release, w.arm.Release, w.ws.Release} {
+		if err := f(ctx); err != nil {
+			w.t.Error(err)
+		}
+	}
+	if open := w.dir.Ledger.Open(); len(open) > 0 {
+		w.t.Errorf("the ledger still owns %+v", open)
+	}
+}
+
+func (w *world) provision(name string) *slot {
+	w.t.Helper()
+	s, err := w.arm.Provision(w.ctx, w.ws, w.root, nil, bench.ProvisionParams{
+		Slot: bench.Name(name), Network: w.m.Network, Guest: w.m.Guest, Resources: w.m.Resources, Policy: *w.m.Checkpoint, Exclude: []string{},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.places = append(w.places, s)
+	w.ready(s)
+	return s.(*slot)
+}
+
+func (w *world) ready(s engine.Slot) guest.Probe {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.ctx, 20*time.Second)
+	defer cancel()
+	for {
+		probe, err := guest.New(s.Dial, int(w.m.Guest.Server.Port), guest.DefaultLimits()).Probe(ctx)
+		if err == nil && probe.Phase == guest.PhaseRunning {
+			return probe
+		}
+		if ctx.Err() != nil {
+			w.t.Fatalf("the guest does not run: %v %+v", err, probe)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (w *world) dump(s *slot) (engine.Checkpoint, engine.Place, error) {
+	w.t.Helper()
+	probe := w.ready(s)
+	return s.Dump(w.ctx, bench.DumpParams{Port: w.m.Guest.Server.Port, Policy: *w.m.Checkpoint, Exclude: []string{}, Canary: w.m.Canary,
+		Workload: bench.SHA256(strings.Repeat("0", 64))}, engine.GuestReference{Live: probe.Live, Canary: "x"})
+}
+
+func (w *world) restore(cp engine.Checkpoint, place engine.Place, r bench.Resources) (engine.Stopped, error) {
+	return w.arm.Restore(w.ctx, w.ws, w.root, cp, place, bench.RestoreParams{Slot: "slot-0", Resources: r, Policy: *w.m.Checkpoint, Exclude: []string{}})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		for _, e := range engine.Within(err) {
+			if b, rerr := os.ReadFile(e.Log); rerr == nil {
+				t.Log(string(b[max(0, len(b)-3000):]))
+			}
+		}
+		t.Fatal(err)
+	}
+}
+
+// refused requires a refusal with a finding that names the subject.
+func refused(t *testing.T, err error, subject string) {
+	t.Helper()
+	if !errors.Is(err, engine.ErrRefused) {
+		t.Fatalf("%v, want a refusal", err)
+	}
+	for _, e := range engine.Within(err) {
+		for _, f := range e.Findings {
+			if strings.Contains(f.Subject+" "+f.Text, subject) {
+				return
+			}
+		}
+	}
+	t.Errorf("no finding about %q in %v", subject, err)
+}
+
+// The controls of manifests/locks: as runc ships it a held lock refuses the dump;
+// with CRIU's own flag the locks on mapped files are lost, and the gate names them.
+func TestLockSettings(t *testing.T) {
+	t.Run("refuse", func(t *testing.T) {
+		w := begin(t, func(s *bench.OCISettings) { s.Locks = "refuse" })
+		s := w.provision("slot-0")
+		before := w.ready(s)
+		_, _, err := w.dump(s)
+		refused(t, err, "lock")
+		if w.ready(s).Live.Token != before.Live.Token {
+			t.Error("the slot did not run on")
+		}
+		w.end(s)
+	})
+	t.Run("criu", func(t *testing.T) {
+		w := begin(t, func(s *bench.OCISettings) { s.Locks = "criu" })
+		cp, place, err := w.dump(w.provision("slot-0"))
+		must(t, err)
+		s, err := w.restore(cp, place, w.m.Resources)
+		must(t, err)
+		j := gate.JudgeLocks(cp.Handle.Locks, s.Observe(w.ctx, engine.AspectLocks).Locks)
+		if j.Verdict() != engine.Fail || !strings.Contains(fmt.Sprint(j.Findings), "/var/lib/locks/mapped") {
+			t.Errorf("%s: %+v", j.Verdict(), j.Findings)
+		}
+		w.end(s)
+	})
+	t.Run("the plan", func(t *testing.T) {
+		for locks, step := range map[string]string{"refuse": "base/gate-enclosed-enclosure", "criu": "r0/gate-stopped-locks"} {
+			m := manifest(t, "rollouts=1")
+			m.Arms.Oci.Locks = locks
+			res, by, _ := execute(t, newArm(t, m), m, "restore")
+			if res.Verdict != engine.RunFailed || by[step].Verdict != engine.Fail {
+				t.Errorf("locks %s: the run %s, %s %+v", locks, res.Verdict, step, by[step])
+			}
+		}
+	})
+}
+
+// The holder outlives twenty resets; without it nothing that destroys is begun.
+func TestHolder(t *testing.T) {
+	w := begin(t, nil)
+	cp, place, err := w.dump(w.provision("slot-0"))
+	must(t, err)
+	var inode uint64
+	for i := range 20 {
+		s, err := w.restore(cp, place, w.m.Resources)
+		must(t, err)
+		slot, err := s.Resume(w.ctx)
+		must(t, err)
+		w.ready(slot)
+		o := slot.Observe(w.ctx, engine.AspectNetwork)
+		if j := gate.JudgeNetwork(cp.Handle.Reference.Network, o.Network); j.Verdict() != engine.Pass {
+			t.Fatalf("reset %d: %+v", i, j.Findings)
+		}
+		ns, err := procfs.NamespaceOf(as0(t, slot).now.pid, "net")
+		must(t, err)
+		if inode != 0 && ns.Ino != inode {
+			t.Fatalf("reset %d is in network namespace %d, the one before was in %d", i, ns.Ino, inode)
+		}
+		inode, place = ns.Ino, slot
+	}
+	p := as0(t, place)
+	m, ok := place.(engine.Slot).Observe(w.ctx, engine.AspectMemory).Memory.Get()
+	if !ok || m.Harness <= 0 {
+		t.Errorf("memory %+v, want the holder's in it", m)
+	}
+
+	// A restore that fails keeps it, and can be tried again.
+	small := w.m.Resources
+	small.Memory = "1MiB"
+	if _, err := w.restore(cp, place, small); err == nil {
+		t.Fatal("a slot was restored into 1 MiB")
+	}
+	must(t, p.holder.Verify())
+	s, err := w.restore(cp, place, w.m.Resources)
+	must(t, err)
+	slot, err := s.Resume(w.ctx)
+	must(t, err)
+	w.ready(slot)
+
+	must(t, procfs.Kill(w.ctx, p.holder.Identity()))
+	_, err = w.restore(cp, slot, w.m.Resources)
+	if !errors.Is(err, engine.ErrRefused) {
+		t.Errorf("restore without the holder: %v, want a refusal", err)
+	}
+	w.ready(slot) // the tree of before runs on
+	w.end(slot)
+}
+
+func as0(t *testing.T, p engine.Place) *place {
+	t.Helper()
+	out, err := as(p)
+	must(t, err)
+	return out
+}
+
+// Where runc makes the network namespace, the restored one has lo down, and the gate says so.
+func TestNamespaceOfRunc(t *testing.T) {
+	w := begin(t, func(s *bench.OCISettings) { s.Namespace = "runc" })
+	s := w.provision("slot-0")
+	if j := gate.JudgeNetworkUp(s.Observe(w.ctx, engine.AspectNetwork).Network); j.Verdict() != engine.Pass {
+		t.Errorf("cold: %+v", j.Findings)
+	}
+	cp, place, err := w.dump(s)
+	must(t, err)
+	st, err := w.restore(cp, place, w.m.Resources)
+	must(t, err)
+	back, err := st.Resume(w.ctx)
+	must(t, err)
+	o := back.Observe(w.ctx, engine.AspectNetwork)
+	up, equal := gate.JudgeNetworkUp(o.Network), gate.JudgeNetwork(cp.Handle.Reference.Network, o.Network)
+	if up.Verdict() != engine.Fail || len(up.Findings) == 0 || up.Findings[0].Have != "DOWN" {
+		t.Errorf("lo is judged %s: %+v", up.Verdict(), up.Findings)
+	}
+	if equal.Verdict() != engine.Fail {
+		t.Errorf("the network is judged %s: %+v", equal.Verdict(), equal.Findings)
+	}
+	w.end(back)
+
+	m := manifest(t, "rollouts=1")
+	m.Arms.Oci.Namespace, m.Readiness.Deadline = "runc", "1s"
+	res, by, _ := execute(t, newArm(t, m), m, "restore")
+	if res.Verdict != engine.RunFailed || by["r0/readiness"].Verdict != engine.Fail {
+		t.Errorf("the run %s: readiness %+v", res.Verdict, by["r0/readiness"])
+	}
+}
+
+// A process that runc exec left, and any other in the container's groups that is
+// not in its tree, refuses the dump; the slot runs on.
+func TestStrays(t *testing.T) {
+	w := begin(t, nil)
+	s := w.provision("slot-0")
+	env := w.arm.env(s.now.home())
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	must(t, err)
+	defer null.Close()
+	cmd := exec.Command(w.arm.runcTool.Path, "--root", s.now.runcRoot(), "exec", "-d", "--pid-file", pidFile, s.now.id, "/bin/busybox", "sleep", "600")
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, null, null, null
+	must(t, cmd.Run())
+	_, _, err = w.dump(s)
+	refused(t, err, "")
+	text, err := os.ReadFile(pidFile)
+	must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	must(t, err)
+	id, err := procfs.Identity(pid)
+	must(t, err)
+	must(t, procfs.Kill(w.ctx, id))
+	for range 500 { // its parent is the host's first process, which reaps it
+		if _, err := procfs.Identity(pid); errors.Is(err, engine.ErrDead) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+
+	// One that shares nothing with the slot but a control group.
+	other := exec.Command("sleep", "600")
+	other.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: s.group.FD(), Pdeathsig: syscall.SIGKILL}
+	must(t, other.Start())
+	_, _, err = w.dump(s)
+	refused(t, err, fmt.Sprintf("process %d (sleep)", other.Process.Pid))
+	must(t, other.Process.Kill())
+	other.Wait()
+
+	for range 100 { // the dead are nobody's strays
+		if found, err := s.strays(s.now); err == nil && len(found) == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	_, place, err := w.dump(s)
+	must(t, err)
+	w.end(place)
+}
+
+// What a manifest pins must be what is there.
+func TestPins(t *testing.T) {
+	m := manifest(t)
+	tool, err := criu.Locate(t.Context(), stateDir())
+	must(t, err)
+	runc, err := Locate(t.Context(), stateDir())
+	must(t, err)
+	settings := *m.Arms.Oci
+	settings.Runc = bench.SHA256(runc.SHA256)
+	if _, err := New(settings, runc, tool, nil); err != nil {
+		t.Error(err)
+	}
+	settings.Runc = bench.SHA256(strings.Repeat("ab", 32))
+	_, err = New(settings, runc, tool, nil)
+	refused(t, err, "runc")
+
+	// An operator's program is used before the system's, and only as it was recorded.
+	state := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(state, "runc"), 0o755))
+	record := func(sum string) {
+		t.Helper()
+		must(t, os.WriteFile(filepath.Join(state, recordFile), []byte(fmt.Sprintf(`{"runc": {"path": %q, "sha256": %q}}`, runc.Path, sum)), 0o644))
+	}
+	record(runc.SHA256)
+	if got, err := Locate(t.Context(), state); err != nil || got.Origin != "operator" || got.Path != runc.Path {
+		t.Errorf("%+v, %v", got, err)
+	}
+	record(strings.Repeat("cd", 32))
+	if _, err := Locate(t.Context(), state); !errors.Is(err, engine.ErrRefused) {
+		t.Errorf("a program that is not the recorded one: %v", err)
+	}
+}
+
+// A seccomp profile is applied, and refused where it is not the pinned one.
+func TestSeccomp(t *testing.T) {
+	folder := t.TempDir()
+	text := []byte(`{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["swapon"], "action": "SCMP_ACT_ERRNO"}]}`)
+	must(t, os.WriteFile(filepath.Join(folder, "profile.json"), text, 0o644))
+	pin := &bench.PinnedFile{File: "profile.json", Sha256: bench.SHA256(strings.Repeat("ab", 32))}
+	if _, err := profile(folder, pin); !errors.Is(err, engine.ErrRefused) {
+		t.Errorf("another profile than the pinned one: %v", err)
+	}
+	sum, err := hashFile(filepath.Join(folder, "profile.json"))
+	must(t, err)
+	pin.Sha256 = bench.SHA256(sum)
+	w := begin(t, func(s *bench.OCISettings) { s.Seccomp = pin })
+	w.ws.Manifest = folder
+	s := w.provision("slot-0")
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.now.pid))
+	must(t, err)
+	if !strings.Contains(string(status), "Seccomp:\t2\n") {
+		t.Errorf("the slot's first process runs without a filter: %s", status)
+	}
+	cp, place, err := w.dump(s)
+	must(t, err)
+	back, err := w.restore(cp, place, w.m.Resources)
+	must(t, err)
+	if status, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", as0(t, back).now.pid)); err != nil || !strings.Contains(string(status), "Seccomp:\t2\n") {
+		t.Errorf("the restored one runs without a filter: %v", err)
+	}
+	w.end(back)
+}
+
+// Of the host's control groups the images keep the slot's own, and nothing else passes.
+func TestHarmless(t *testing.T) {
+	w := begin(t, nil)
+	s := w.provision("slot-0")
+	own := s.now.limits.Name()
+	cp, place, err := w.dump(s)
+	must(t, err)
+	img := criu.OpenImages(filepath.Join(cp.Dir, imagesDir))
+	groups, err := img.ControlGroups()
+	if err != nil || len(groups) != 1 {
+		t.Errorf("the images keep %+v, %v", groups, err)
+	}
+	must(t, harmless(img, own))
+	if err := harmless(img, "drums-somebody-else"); !errors.Is(err, engine.ErrRefused) {
+		t.Errorf("settings of another group: %v, want a refusal", err)
+	}
+	w.end(place)
+}
+
+// runc sees the hierarchies that a slot is bounded by; nothing changes for anybody else.
+func TestHideCgroups(t *testing.T) {
+	before, err := os.ReadFile("/proc/self/mountinfo")
+	must(t, err)
+	must(t, tree.Apart(0, func() error {
+		if err := hideCgroups(); err != nil {
+			return err
+		}
+		b, err := os.ReadFile("/proc/thread-self/mountinfo")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.Contains(line, " cgroup2 ") && strings.Contains(string(b), " - cgroup ") {
+				return fmt.Errorf("v2 is seen beside v1: %s", line)
+			}
+			if strings.Contains(line, "rw,freezer") {
+				return fmt.Errorf("the freezer is seen: %s", line)
+			}
+		}
+		return nil
+	}))
+	after, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || string(after) != string(before) {
+		t.Errorf("the process's own mounts changed: %v", err)
+	}
+}
+
+// A tree that was halted and not dumped runs on, but for what the guest itself had stopped.
+func TestHalt(t *testing.T) {
+	w := begin(t, nil)
+	s := w.provision("slot-0")
+	tasks, err := procfs.Tasks(s.now.pid)
+	must(t, err)
+	last := tasks[len(tasks)-1]
+	must(t, unix.Kill(last.Pid, unix.SIGSTOP))
+	time.Sleep(20 * time.Millisecond)
+	stopped, err := s.halt(w.ctx, s.now)
+	must(t, err)
+	if len(stopped) != 1 || !stopped[last.Inner] {
+		t.Errorf("the guest had stopped %v, want pid %d", stopped, last.Inner)
+	}
+	states := func() (all string) {
+		tasks, err := procfs.Tasks(s.now.pid)
+		must(t, err)
+		for _, task := range tasks {
+			if task.Inner != last.Inner {
+				all += string(task.Status.State)
+			}
+		}
+		return all
+	}
+	if all := states(); strings.Trim(all, "T") != "" {
+		t.Errorf("halted, the tasks are in states %s", all)
+	}
+	must(t, s.unhalt(w.ctx, s.now, stopped))
+	if all := states(); strings.Contains(all, "T") {
+		t.Errorf("continued, the tasks are in states %s", all)
+	}
+	must(t, unix.Kill(last.Pid, unix.SIGCONT))
+	w.end(s)
+}

@@ -1,0 +1,149 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/drumsbench/drumsbench/arms/image"
+	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/arms/tree"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Observe implements engine.Slot.
+func (s *slot) Observe(_ context.Context, aspects ...engine.Aspect) engine.Observation {
+	return s.observe(engine.ViewHost, aspects)
+}
+
+// Observe implements engine.Stopped.
+func (s *stopped) Observe(_ context.Context, aspects ...engine.Aspect) engine.Observation {
+	return s.observe(engine.ViewStopped, aspects)
+}
+
+func (p *place) observe(view bench.View, aspects []engine.Aspect) engine.Observation {
+	p.mu.Lock()
+	t := p.now
+	p.mu.Unlock()
+	if t == nil || t.pid == 0 {
+		return tree.Dead(view, aspects, "the slot is dead: it has no tree")
+	}
+	return p.tree(t).Observe(view, aspects)
+}
+
+// strays names processes that are in the container's control groups and not in
+// its tree, as runc exec leaves them: runc's checkpoint loses them without a word.
+func (p *place) strays(t *tenancy) ([]bench.Finding, error) {
+	tasks, err := procfs.Tasks(t.pid)
+	if err != nil {
+		return nil, err
+	}
+	ours := map[int]bool{}
+	for _, task := range tasks {
+		ours[task.Pid] = true
+	}
+	inside, err := p.group.Pids()
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range t.limits.Dirs() {
+		pids, err := members(file)
+		if err != nil {
+			return nil, err
+		}
+		inside = append(inside, pids...)
+	}
+	slices.Sort(inside)
+	found := []bench.Finding{}
+	for _, pid := range slices.Compact(inside) {
+		if ours[pid] {
+			continue
+		}
+		if id, err := procfs.Identity(pid); errors.Is(err, engine.ErrDead) {
+			continue
+		} else if err != nil {
+			return nil, err
+		} else if alive, err := procfs.Alive(id); err != nil || !alive {
+			continue
+		}
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		found = append(found, bench.Finding{Verdict: engine.Fail, Subject: fmt.Sprintf("process %d (%s)", pid, strings.TrimSpace(string(name))),
+			Text: "is in the container's control group and not in its tree: a checkpoint would lose it", Want: "a descendant of the slot's first process",
+			Hint: "start programs through the guest server, not with runc exec, and end this one"})
+	}
+	return found, nil
+}
+
+// members reads a cgroup.procs file.
+func members(file string) ([]int, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, f := range strings.Fields(string(text)) {
+		pid, err := strconv.Atoi(f)
+		if err != nil {
+			return nil, fmt.Errorf("%s holds %q", file, f)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}
+
+// memory is the slot's memory, and beside it that of the holder of its network
+// namespace and of the program that serves the image's blocks, where there is one.
+func (p *place) memory(t *tenancy) engine.Reading[engine.Memory] {
+	r := procfs.SlotMemory(t.pid)
+	m, known := r.Get()
+	if !known {
+		return r
+	}
+	unknown := func(what string, err error) engine.Reading[engine.Memory] {
+		return engine.Unknown[engine.Memory]("memory of the "+what+": "+err.Error(), engine.ViewHost)
+	}
+	if p.holder != nil {
+		dirty, _, err := p.holder.Memory()
+		if err != nil {
+			return unknown("network namespace's holder", err)
+		}
+		m.Harness += dirty
+	}
+	if p.arm.settings.Attach != image.MethodRaw {
+		servers, err := p.servers()
+		if err != nil {
+			return unknown("storage daemon", err)
+		}
+		beside := procfs.ReadMemory(servers)
+		harness, known := beside.Get()
+		if !known {
+			return unknown("storage daemon", errors.New(beside.Reason()))
+		}
+		m.Harness += harness.PrivateDirty
+	}
+	return engine.Known(m, r.Source(), engine.ViewHost)
+}
+
+// servers are the storage daemons in the run's group of tools.
+func (p *place) servers() (pids []int, err error) {
+	all, err := p.arm.tools.Pids()
+	for _, pid := range all {
+		exe, lerr := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if errors.Is(lerr, os.ErrNotExist) {
+			continue
+		}
+		if lerr != nil {
+			return nil, lerr
+		}
+		if strings.HasPrefix(filepath.Base(exe), "qemu-") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, err
+}

@@ -1,0 +1,30 @@
+package qemu
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/drumsbench/drumsbench/arms/armtest"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// light is the workload without its interpreter, which takes longer to start
+// under emulation than the machine takes to boot; one lock is held all the same.
+func light(t testing.TB) bench.Manifest {
+	m := manifest(t)
+	m.Guest.Services = []bench.Service{{Name: "holder", Ready: "/run/held",
+		Exec: []string{"/usr/bin/flock", "/root/lock", "/bin/sh", "-c", "touch /run/held; exec sleep 1000000"}}}
+	return m
+}
+
+func TestConformance(t *testing.T) {
+	m := light(t)
+	armtest.Run(t, armtest.Harness{
+		New:      func(t *testing.T) engine.Arm { return newArm(t, MethodFile) },
+		Manifest: m, State: stateDir(), Base: filepath.Join(stateDir(), "work"),
+		Cancel: []time.Duration{0, 50 * time.Millisecond, 250 * time.Millisecond}, Resets: 5,
+		LockSubjects: []string{"FLOCK WRITE lock on /root/lock bytes 0-EOF"},
+	})
+}

@@ -1,0 +1,497 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/drumsbench/drumsbench/arms/checkpoint"
+	"github.com/drumsbench/drumsbench/arms/sweep"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/guest"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+	"github.com/drumsbench/drumsbench/steps/gate"
+)
+
+var methods = []string{MethodFile, MethodInPlace, MethodLoadVM}
+
+// made is a slot that one arm made.
+type made struct {
+	m    bench.Manifest
+	ws   *engine.Workspace
+	arm  *Arm
+	root engine.Root
+	slot engine.Slot
+}
+
+// makeSlotOf provisions a slot of a manifest; everything is released with the test.
+func makeSlotOf(t testing.TB, method string, m bench.Manifest) made {
+	t.Helper()
+	s := made{m: m, arm: newArm(t, method)}
+	s.ws, _ = workspace(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if s.root != nil {
+			if err := s.root.Release(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := errors.Join(s.arm.Release(ctx), s.ws.Release(ctx)); err != nil {
+			t.Error(err)
+		}
+	})
+	var err error
+	if s.root, err = s.arm.Mount(ctx, s.ws, bench.MountParams{Image: s.m.Image}); err != nil {
+		t.Fatal(describe(err))
+	}
+	s.slot, err = s.arm.Provision(ctx, s.ws, s.root, nil, bench.ProvisionParams{
+		Slot: "slot-0", Network: s.m.Network, Guest: s.m.Guest, Resources: s.m.Resources, Policy: *s.m.Checkpoint, Exclude: []string{},
+	})
+	if err != nil {
+		t.Fatal(describe(err))
+	}
+	s.release(t, s.slot)
+	return s
+}
+
+// release has a place be released with the test.
+func (s made) release(t testing.TB, p engine.Place) {
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := p.Release(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func describe(err error) string {
+	if err == nil {
+		return "no error"
+	}
+	text := err.Error()
+	for _, e := range engine.Within(err) {
+		if e.Log != "" {
+			b, _ := os.ReadFile(e.Log)
+			text += "\n" + string(b)
+		}
+	}
+	return text
+}
+
+func (s made) client(slot engine.Slot) *guest.Client {
+	return guest.New(slot.Dial, int(s.m.Guest.Server.Port), guest.Limits{})
+}
+
+func (s made) ready(t testing.TB, slot engine.Slot) guest.Probe {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	for {
+		probe, err := s.client(slot).Probe(ctx)
+		if err == nil && probe.Phase == guest.PhaseRunning {
+			return probe
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("the guest does not run: %v %+v", err, probe)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (s made) dump(t testing.TB) (engine.Checkpoint, engine.Place) {
+	t.Helper()
+	p := s.ready(t, s.slot)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cp, place, err := s.slot.Dump(ctx, bench.DumpParams{Port: s.m.Guest.Server.Port, Policy: *s.m.Checkpoint, Exclude: []string{}, Canary: s.m.Canary,
+		Workload: "0000000000000000000000000000000000000000000000000000000000000000"}, engine.GuestReference{Live: p.Live, Canary: "x"})
+	if err != nil {
+		t.Fatal(describe(err))
+	}
+	return cp, place
+}
+
+func (s made) restore(t testing.TB, cp engine.Checkpoint, place engine.Place, name string) engine.Slot {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	stopped, err := s.arm.Restore(ctx, s.ws, s.root, cp, place, bench.RestoreParams{Slot: bench.Name(name), Resources: s.m.Resources, Policy: *s.m.Checkpoint, Exclude: []string{}})
+	if err != nil {
+		t.Fatal(describe(err))
+	}
+	if place == nil {
+		s.release(t, stopped)
+	}
+	slot, err := stopped.Resume(ctx)
+	if err != nil {
+		t.Fatal(describe(err))
+	}
+	return slot
+}
+
+// stopped restores a checkpoint and leaves it held.
+func (s made) stopped(t testing.TB, cp engine.Checkpoint, place engine.Place, name string) (engine.Stopped, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return s.arm.Restore(ctx, s.ws, s.root, cp, place, bench.RestoreParams{Slot: bench.Name(name), Resources: s.m.Resources, Policy: *s.m.Checkpoint, Exclude: []string{}})
+}
+
+func names(t testing.TB, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := []string{}
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list
+}
+
+// Twenty resets with each method: the guest is the one that was dumped, its clock
+// is the host's, nothing piles up, and the slot's disk does not grow.
+func TestResets(t *testing.T) {
+	for _, method := range methods {
+		t.Run(method, func(t *testing.T) {
+			s := makeSlotOf(t, method, light(t))
+			token := s.ready(t, s.slot).Live.Token
+			cp, place := s.dump(t)
+			var first int64
+			var took []time.Duration
+			for i := range 20 {
+				begin := time.Now()
+				slot := s.restore(t, cp, place, "slot-0")
+				took = append(took, time.Since(begin))
+				p := s.ready(t, slot)
+				if p.Live.Token != token {
+					t.Fatalf("reset %d: another guest", i)
+				}
+				// As right as the time that setting it took, and that of asking.
+				asked := time.Now()
+				p = s.ready(t, slot)
+				nanos, err := strconv.ParseInt(string(p.Clock), 10, 64)
+				bound := time.Since(asked) + clockErrorOf(t, slot) + 10*time.Millisecond
+				if skew := time.Since(time.Unix(0, nanos)); err != nil || skew.Abs() > bound {
+					t.Errorf("reset %d: the clock is off by %v, more than %v (%v)", i, skew, bound, err)
+				}
+				c := s.client(slot)
+				if _, err := c.ReadFile(t.Context(), "/root/dirt", 10<<20); !errors.Is(err, os.ErrNotExist) {
+					t.Fatalf("reset %d: what the last life wrote is there: %v", i, err)
+				}
+				r, err := c.Execute(t.Context(), []string{"sh", "-c", "head -c 4194304 /dev/urandom > /root/dirt && sync"}, time.Minute)
+				if err != nil || r.Exit != 0 {
+					t.Fatalf("reset %d: %+v %v", i, r, err)
+				}
+				info, err := os.Stat(slotOf(slot).now.file(diskFile))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if i == 1 {
+					first = info.Size()
+				} else if i > 1 && info.Size() > first+2<<20 {
+					t.Errorf("reset %d: the disk has %d bytes, it had %d", i, info.Size(), first)
+				}
+				if left := names(t, s.ws.Work); len(left) != 1 {
+					t.Errorf("reset %d: the scratch directory holds %q", i, left)
+				}
+				place = slot
+			}
+			slices.Sort(took)
+			t.Logf("restore: median %v, fastest %v, slowest %v; disk %d bytes", took[len(took)/2], took[0], took[len(took)-1], first)
+			if _, err := checkpoint.Verify(t.Context(), cp); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// clockErrorOf is how wrong the slot says that its clock may be.
+func clockErrorOf(t testing.TB, s engine.Slot) time.Duration {
+	t.Helper()
+	for _, f := range s.(engine.Telling).Facts() {
+		if f.Name == "clock-error-ns" {
+			n, err := strconv.ParseInt(f.Value, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return time.Duration(n)
+		}
+	}
+	t.Fatal("the slot does not say how right its clock is")
+	return 0
+}
+
+func slotOf(p engine.Place) *place {
+	pl, _ := placeOf(p)
+	return pl
+}
+
+// Siblings map one memory file copy-on-write: what one more costs is far below the machine's size.
+func TestSiblingsShareMemory(t *testing.T) {
+	s := makeSlotOf(t, MethodFile, light(t))
+	base, _ := s.slot.Observe(t.Context(), engine.AspectMemory).Memory.Get()
+	cp, place := s.dump(t)
+	info, err := os.Stat(in(cp, memoryFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := info.Sys().(*syscall.Stat_t).Blocks * 512
+	t.Logf("machine of %d MiB; memory file %d MiB on disk; provisioned: private dirty %d MiB, pss %d MiB", info.Size()>>20, used>>20, base.PrivateDirty>>20, base.Pss>>20)
+	if used > info.Size()*9/10 {
+		t.Errorf("the memory file is not sparse: %d of %d bytes", used, info.Size())
+	}
+	for i, name := range []string{"slot-0", "slot-1", "slot-2"} {
+		var old engine.Place
+		if i == 0 {
+			old = place
+		}
+		slot := s.restore(t, cp, old, name)
+		s.ready(t, slot)
+		m, known := slot.Observe(t.Context(), engine.AspectMemory).Memory.Get()
+		t.Logf("%s: private dirty %d MiB, pss %d MiB", name, m.PrivateDirty>>20, m.Pss>>20)
+		if !known || m.PrivateDirty > info.Size()/2 {
+			t.Errorf("%s has %d bytes of its own, the machine %d", name, m.PrivateDirty, info.Size())
+		}
+	}
+	if _, err := checkpoint.Verify(t.Context(), cp); err != nil {
+		t.Errorf("a sibling wrote to the checkpoint: %v", err)
+	}
+}
+
+// What was asked for and does not run is refused, by what QEMU itself says.
+func TestAcceleratorIsReadBack(t *testing.T) {
+	tool, tcg := located(t)
+	for name, accel := range map[string]engine.Reading[string]{
+		"does not start": engine.Unknown[string]("Could not access KVM kernel module", engine.ViewHost), "falls back": tcg,
+	} {
+		arm := New(bench.QEMUSettings{Accel: "kvm", Snapshot: MethodFile, Headroom: "512MiB"}, tool, accel, nil)
+		ws, _ := workspace(t)
+		_, err := arm.Mount(t.Context(), ws, bench.MountParams{Image: manifest(t).Image})
+		if !errors.Is(err, engine.ErrRefused) || engine.Failure(err).Hint == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := errors.Join(arm.Release(t.Context()), ws.Release(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}
+	if have, known := tool.Accelerator(t.Context(), "no-such-accelerator").Get(); known {
+		t.Errorf("an accelerator that is none is %q", have)
+	}
+}
+
+// A state that cannot be loaded is an error, nothing of the machine is left, and
+// the place serves again.
+func TestFailedLoad(t *testing.T) {
+	for _, method := range methods {
+		t.Run(method, func(t *testing.T) {
+			s := makeSlotOf(t, method, light(t))
+			s.ready(t, s.slot)
+			cp, place := s.dump(t)
+			damaged := cp
+			switch method {
+			case MethodFile: // sealed damaged: the loader itself has to refuse it
+				if err := errors.Join(os.Chmod(in(cp, machineFile), 0o600), os.Truncate(in(cp, machineFile), 20_000)); err != nil {
+					t.Fatal(err)
+				}
+				var err error
+				if damaged, err = checkpoint.Seal(t.Context(), cp.Dir, cp.Handle); err != nil {
+					t.Fatal(err)
+				}
+			case MethodInPlace: // the process's own disk loses it
+				if err := slotOf(place).now.attach(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				defer slotOf(place).now.detach()
+				if err := slotOf(place).now.execute(t.Context(), "blockdev-snapshot-delete-internal-sync", map[string]any{"device": "disk", "name": tag}, nil); err != nil {
+					t.Fatal(err)
+				}
+			case MethodLoadVM:
+				if _, err := s.arm.qemuImg(t.Context(), nil, "snapshot", "-q", "-d", tag, in(cp, diskFile)); err != nil {
+					t.Fatal(err)
+				}
+				var err error
+				if damaged, err = checkpoint.Seal(t.Context(), cp.Dir, cp.Handle); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stopped, err := s.stopped(t, damaged, place, "slot-0")
+			if err == nil {
+				stopped.Vacate(t.Context())
+				t.Fatal("it was restored")
+			}
+			var e *engine.Error
+			if !errors.As(err, &e) {
+				t.Errorf("not typed: %v", err)
+			}
+			t.Log(err)
+			if pids, err := slotOf(place).group.Pids(); err != nil || len(pids) > 0 {
+				t.Errorf("left: %v %v", pids, err)
+			}
+			if left := names(t, s.ws.Work); len(left) > 0 {
+				t.Errorf("the scratch directory holds %q", left)
+			}
+			if method == MethodInPlace { // in a new process, from the checkpoint
+				s.ready(t, s.restore(t, cp, place, "slot-0"))
+			}
+		})
+	}
+}
+
+// A machine keeps its locks, those on mapped files too, without any repair: the
+// case that every CRIU restore loses (EXP-009).
+func TestLocksAreKept(t *testing.T) {
+	s := makeSlotOf(t, MethodFile, manifest(t))
+	s.ready(t, s.slot)
+	cp, place := s.dump(t)
+	for _, want := range []string{
+		"POSIX READ lock on /var/lib/locks/plain bytes 100-199", "POSIX READ lock on /var/lib/locks/mapped bytes 4096-4607",
+		"POSIX WRITE lock on /var/lib/locks/tail bytes 64-EOF", "POSIX READ lock on /var/lib/locks/wal.db-shm bytes 128-128",
+	} {
+		if !slices.ContainsFunc(cp.Handle.Locks, func(l bench.Lock) bool { return strings.HasSuffix(engine.LockSubject(l), want) }) {
+			t.Errorf("the checkpoint lacks %q; it has %v", want, cp.Handle.Locks)
+		}
+	}
+	stopped, err := s.stopped(t, cp, place, "slot-0")
+	if err != nil {
+		t.Fatal(describe(err))
+	}
+	o := stopped.Observe(t.Context(), engine.AspectLocks, engine.AspectProcesses)
+	if j := gate.JudgeLocks(cp.Handle.Locks, o.Locks); j.Verdict() != engine.Pass {
+		t.Errorf("%+v", j.Findings)
+	}
+	if j := gate.JudgeProcesses(cp.Handle.Reference.Processes, o.Processes); j.Verdict() != engine.Pass {
+		t.Errorf("%+v", j.Findings)
+	}
+}
+
+// The whole plan: every gate passes, and the record says how the machine ran.
+func TestPlan(t *testing.T) {
+	m := light(t)
+	m.Experiment.Rollouts = 1
+	m.Task.Oracle = []bench.Command{{Exec: []string{"/usr/bin/touch", "/root/done"}, Timeout: "30s"}}
+	m.Checker.Exec = []string{"/usr/bin/test", "-e", "/root/done"}
+	m.Checker.Failure.Exit = 1
+	res, by, r := execute(t, newArm(t, MethodFile), m, "restore")
+	if res.Verdict != engine.RunPassed {
+		for id, o := range by {
+			if o.Verdict != engine.Pass && o.Verdict != engine.NotRun {
+				t.Logf("%s: %s %+v %+v", id, o.Verdict, o.Error, o.Findings)
+			}
+		}
+		t.Fatalf("%s: %s", res.Verdict, res.Reason)
+	}
+	if !slices.ContainsFunc(r.Facts, func(f bench.Fact) bool { return f.Name == engine.Accelerator && f.Value == "tcg" }) {
+		t.Errorf("the record does not say how the machine ran: %+v", r.Facts)
+	}
+	for _, o := range r.Rollouts {
+		t.Logf("rollout %d: %s %+v %v", o.Index, o.Class, o.Clocks, o.Spans)
+	}
+}
+
+// When nobody is there any more to release a machine, a sweep ends it by what the ledger says.
+func TestSweep(t *testing.T) {
+	m := light(t)
+	ws, dir := workspace(t)
+	arm := newArm(t, MethodFile)
+	root, err := arm.Mount(t.Context(), ws, bench.MountParams{Image: m.Image})
+	if err != nil {
+		t.Fatal(describe(err))
+	}
+	slot, err := arm.Provision(t.Context(), ws, root, nil, bench.ProvisionParams{
+		Slot: "slot-0", Network: m.Network, Guest: m.Guest, Resources: m.Resources, Policy: *m.Checkpoint, Exclude: []string{},
+	})
+	if err != nil {
+		t.Fatal(describe(err))
+	}
+	tenancy := slotOf(slot).now
+	defer func() { // also where the sweep failed: nothing of the test's stays
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := errors.Join(slotOf(slot).group.Kill(ctx), tenancy.reap(ctx), tenancy.net.Close(), root.Release(ctx)); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := dir.Close(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := sweep.Sweep(t.Context(), sweep.Options{RunDir: dir.Path, State: stateDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thing := range report.Things {
+		if thing.Outcome != sweep.Taken && thing.Outcome != sweep.Absent {
+			t.Errorf("%+v", thing)
+		}
+	}
+	if ended, err := tenancy.ended(); err != nil || !ended {
+		t.Errorf("the machine ended: %v, %v", ended, err)
+	}
+	if err := tenancy.reap(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(ws.Work); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the scratch directory: %v", err)
+	}
+}
+
+// What ties a machine to the outside is found: each of these is planted.
+func TestEnclosure(t *testing.T) {
+	s := makeSlotOf(t, MethodLoadVM, light(t))
+	s.ready(t, s.slot)
+	subjects := func() (list []string) {
+		t.Helper()
+		found, known := s.slot.Observe(t.Context(), engine.AspectEnclosure).Enclosure.Get()
+		if !known {
+			t.Fatal("the enclosure is unknown")
+		}
+		for _, f := range found {
+			list = append(list, f.Subject)
+		}
+		return list
+	}
+	if found := subjects(); len(found) > 0 {
+		t.Errorf("nothing was planted: %q", found)
+	}
+	tenancy := slotOf(s.slot).now
+	if err := tenancy.attach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer tenancy.detach()
+	for _, c := range []struct {
+		command string
+		args    map[string]any
+	}{
+		{"blockdev-add", map[string]any{"driver": "null-co", "node-name": "stranger", "size": 4096}},
+		{"chardev-add", map[string]any{"id": "stranger", "backend": map[string]any{"type": "null", "data": map[string]any{}}}},
+	} {
+		if err := tenancy.execute(t.Context(), c.command, c.args, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn, err := s.slot.Dial(t.Context(), int(s.m.Guest.Server.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	found := subjects()
+	for _, want := range []string{"block node stranger", "channel stranger", "TCP connection to 10.0.2.15:5000"} {
+		if !slices.Contains(found, want) {
+			t.Errorf("%s was not found among %q", want, found)
+		}
+	}
+	if info, err := os.Stat(tenancy.dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder with the socket: %v %v", info.Mode(), err)
+	}
+}

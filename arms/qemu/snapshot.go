@@ -1,0 +1,254 @@
+package qemu
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drumsbench/drumsbench/engine"
+)
+
+// tag of the snapshot in a slot's own disk. A disk holds one.
+const tag = "drums"
+
+// job runs snapshot-save or snapshot-load to its end and takes its job away. A
+// job's own error is in query-jobs, not in the command's reply.
+func (t *tenancy) job(ctx context.Context, command string) error {
+	const id = "drums"
+	args := map[string]any{"job-id": id, "tag": tag, "vmstate": "disk", "devices": []string{"disk"}}
+	if err := t.execute(ctx, command, args, nil); err != nil {
+		return err
+	}
+	failed := ""
+	err := poll(ctx, "wait for "+command, func() (bool, error) {
+		var jobs []struct{ ID, Status, Error string }
+		if err := t.execute(ctx, "query-jobs", nil, &jobs); err != nil {
+			return false, err
+		}
+		for _, j := range jobs {
+			if j.ID == id {
+				failed = j.Error
+				return j.Status == "concluded", nil
+			}
+		}
+		return false, &engine.Error{Op: command, Err: fmt.Errorf("%w: its job is gone", engine.ErrUnknown)}
+	})
+	if err != nil {
+		return err
+	}
+	if err := t.execute(ctx, "job-dismiss", map[string]any{"id": id}, nil); err != nil {
+		return err
+	}
+	if failed != "" {
+		return &engine.Error{Op: command, Err: errors.New(failed)}
+	}
+	return nil
+}
+
+// saveState writes the state of a stopped machine's devices to a file; its
+// memory stays in the memory file, which the machine shares.
+func (t *tenancy) saveState(ctx context.Context, path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := t.mon.qmp.ExecuteWithFile(ctx, f, "getfd", map[string]any{"fdname": "state"}, nil); err != nil {
+		return err
+	}
+	if err := t.ignoreShared(ctx); err != nil {
+		return err
+	}
+	if err := t.execute(ctx, "migrate", map[string]any{"uri": "fd:state"}, nil); err != nil {
+		return err
+	}
+	return poll(ctx, "save machine", func() (bool, error) {
+		var m struct {
+			Status string `json:"status"`
+			Error  string `json:"error-desc"`
+		}
+		if err := t.execute(ctx, "query-migrate", nil, &m); err != nil {
+			return false, err
+		}
+		switch m.Status {
+		case "completed":
+			return true, nil
+		case "failed", "cancelled":
+			return false, &engine.Error{Op: "save machine", Err: fmt.Errorf("migration %s: %s", m.Status, m.Error)}
+		}
+		return false, nil
+	})
+}
+
+// ignoreShared has memory that is shared with a file be no part of a stream.
+func (t *tenancy) ignoreShared(ctx context.Context) error {
+	capability := []map[string]any{{"capability": "x-ignore-shared", "state": true}}
+	return t.execute(ctx, "migrate-set-capabilities", map[string]any{"capabilities": capability}, nil)
+}
+
+// saveMemory copies the memory of a stopped machine, without its holes.
+func (t *tenancy) saveMemory(ctx context.Context, path string) (err error) {
+	from, err := os.Open(fmt.Sprintf("/proc/%d/fd/%d", t.pid, fdMemory))
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	info, err := from.Stat()
+	if err == nil && info.Size() != t.shape.Memory {
+		err = fmt.Errorf("%w: descriptor %d of QEMU has %d bytes, the machine %d", engine.ErrUnknown, fdMemory, info.Size(), t.shape.Memory)
+	}
+	if err != nil {
+		return err
+	}
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	if err := to.Truncate(info.Size()); err != nil {
+		return err
+	}
+	for at := int64(0); ; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		begin, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) { // no more data
+			return nil
+		}
+		if err != nil {
+			return os.NewSyscallError("seek", err)
+		}
+		if at, err = unix.Seek(int(from.Fd()), begin, unix.SEEK_HOLE); err != nil {
+			return os.NewSyscallError("seek", err)
+		}
+		if _, err := io.Copy(io.NewOffsetWriter(to, begin), io.NewSectionReader(from, begin, at-begin)); err != nil {
+			return err
+		}
+	}
+}
+
+// loadState loads the state of the devices that start handed over; QEMU ends where it cannot.
+func (t *tenancy) loadState(ctx context.Context) error {
+	if err := t.ignoreShared(ctx); err != nil {
+		return err
+	}
+	if err := t.execute(ctx, "migrate-incoming", map[string]any{"uri": "fd:" + strconv.Itoa(fdIncoming)}, nil); err != nil {
+		return err
+	}
+	return poll(ctx, "load machine", func() (bool, error) {
+		s, err := t.status(ctx)
+		switch {
+		case err != nil:
+			return false, err
+		case s == "inmigrate":
+			return false, nil
+		case s != "paused":
+			return false, &engine.Error{Op: "load machine", Err: fmt.Errorf("its status is %s, not paused", s)}
+		}
+		return true, nil
+	})
+}
+
+// hasSnapshot requires that a disk is sound and holds the one snapshot.
+func (a *Arm) hasSnapshot(ctx context.Context, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	const name = "json:{\"driver\":\"qcow2\",\"backing\":null,\"file\":{\"driver\":\"file\",\"filename\":\"/proc/self/fd/3\"}}"
+	out, err := a.qemuImg(ctx, []*os.File{f}, "info", "--force-share", "--output=json", name)
+	if err != nil {
+		return err
+	}
+	var info struct {
+		Snapshots []struct {
+			Name  string
+			State int64 `json:"vm-state-size"`
+		}
+	}
+	if err := json.Unmarshal(out, &info); err != nil {
+		return err
+	}
+	if len(info.Snapshots) != 1 || info.Snapshots[0].Name != tag || info.Snapshots[0].State <= 0 {
+		return &engine.Error{Op: "read snapshot back", Err: fmt.Errorf("%w: the disk holds %+v", engine.ErrUnknown, info.Snapshots)}
+	}
+	_, err = a.qemuImg(ctx, []*os.File{f}, "check", "--force-share", "-q", name)
+	return err
+}
+
+// copyFile copies a file; where the file system can, the two share their blocks.
+func copyFile(from, to string, mode os.FileMode) (err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	if unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) == nil {
+		return nil
+	}
+	_, err = io.Copy(out, in)
+	return err
+}
+
+const (
+	// clockTry is how often a restored guest is asked until it answers.
+	clockTry = 5 * time.Millisecond
+	// clockRound is how long setting the clock may take, which is how wrong it can be
+	// then; a guest's first answer takes longer. It is set clockSets times at most.
+	clockRound = 50 * time.Millisecond
+	clockSets  = 4
+)
+
+// wake lets a loaded machine run up to its frozen tree: the guest server
+// answers, the clock is set, and the tree is read back as frozen.
+func (p *place) wake(ctx context.Context, t *tenancy) error {
+	if err := t.cont(ctx); err != nil {
+		return err
+	}
+	defer engine.StartSpan(ctx, "clock")()
+	for sets := 0; ; {
+		begin := time.Now()
+		clock, err := t.client().SetClock(ctx, begin)
+		if err == nil {
+			round := time.Since(begin)
+			if sets++; sets == 1 {
+				t.facts = append(t.facts, engine.Known(clock.Skew.Nanoseconds(), "guest clock before it was set, against the host's", engine.ViewGuest).Fact("clock-skew-ns"))
+			}
+			if round > clockRound && sets < clockSets {
+				continue
+			}
+			t.facts = append(t.facts, engine.Known(round.Nanoseconds(), "time of the exchange that set the guest clock", engine.ViewHost).Fact("clock-error-ns"))
+			// Idempotent, and answered by what the guest reads back: a tree that ran would show here.
+			return t.client().Freeze(ctx, true)
+		}
+		if errors.Is(err, engine.ErrRefused) {
+			return err
+		}
+		if aerr := (&slot{p}).Alive(); aerr != nil {
+			return aerr
+		}
+		select {
+		case <-ctx.Done():
+			return &engine.Error{Op: "wake " + p.name, Err: fmt.Errorf("%w; last: %v", context.Cause(ctx), err)}
+		case <-time.After(clockTry):
+		}
+	}
+}
+
+// in is a file of a checkpoint.
+func in(cp engine.Checkpoint, name string) string { return filepath.Join(cp.Dir, name) }

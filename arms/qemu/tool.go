@@ -1,0 +1,203 @@
+package qemu
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drumsbench/drumsbench/arms/qmp"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Names of facts.
+const (
+	factVersion = "qemu.version"
+	factSHA256  = "qemu.sha256"
+)
+
+// program is the only emulator that images of ours boot on.
+const program = "qemu-system-x86_64"
+
+const setupHint = "install the package qemu-system-x86; scripts/setup does"
+
+// Tool is the QEMU in use, as it was read.
+type Tool struct {
+	// Path is absolute and free of symbolic links.
+	Path    string
+	Version string
+	SHA256  string
+}
+
+var versionLine = regexp.MustCompile(`^QEMU emulator version ([0-9]+\.[0-9]+\.[0-9]+[^\n]*)`)
+
+// Locate finds the host's QEMU and asks it for its version. engine.ErrRefused where there is none.
+func Locate(ctx context.Context) (Tool, error) {
+	const op = "find qemu"
+	refuse := func(err error) (Tool, error) {
+		return Tool{}, &engine.Error{Op: op, Err: fmt.Errorf("%w: %w", engine.ErrRefused, err), Hint: setupHint}
+	}
+	if runtime.GOARCH != "amd64" {
+		return refuse(fmt.Errorf("the arm runs x86-64 machines on x86-64 hosts, this is %s", runtime.GOARCH))
+	}
+	path, err := exec.LookPath(program)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err != nil {
+		return refuse(err)
+	}
+	t := Tool{Path: path}
+	f, err := os.Open(path)
+	if err != nil {
+		return refuse(err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return refuse(err)
+	}
+	t.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.Env = environment
+	out, err := cmd.Output()
+	if err != nil {
+		if ctx.Err() != nil {
+			return Tool{}, &engine.Error{Op: op, Err: context.Cause(ctx)}
+		}
+		return refuse(err)
+	}
+	m := versionLine.FindSubmatch(out)
+	if m == nil {
+		return refuse(fmt.Errorf("%s says %.100q", path, out))
+	}
+	t.Version = strings.TrimSpace(string(m[1]))
+	return t, nil
+}
+
+// environment of every QEMU: nothing of the caller's reaches it.
+var environment = []string{"LC_ALL=C"}
+
+// Facts of the tool.
+func (t Tool) Facts() []bench.Fact {
+	return []bench.Fact{
+		{Name: factVersion, Known: true, Value: t.Version, Source: t.Path + " --version", View: engine.ViewHost},
+		{Name: factSHA256, Known: true, Value: t.SHA256, Source: t.Path, View: engine.ViewHost},
+	}
+}
+
+// Accelerator starts an empty machine with one accelerator and reads back which
+// one runs it: "kvm" or "tcg". Unknown, with what QEMU said, where it does not start.
+func (t Tool) Accelerator(ctx context.Context, accel string) engine.Reading[string] {
+	have, err := t.accelerator(ctx, accel)
+	if err != nil {
+		return engine.Unknown[string](err.Error(), engine.ViewHost)
+	}
+	return engine.Known(have, "query-kvm", engine.ViewHost)
+}
+
+func (t Tool) accelerator(ctx context.Context, accel string) (have string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "qmp"), os.NewFile(uintptr(pair[1]), "qmp")
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	if ours.Close(); err != nil {
+		return "", err
+	}
+	var said strings.Builder
+	cmd := exec.CommandContext(ctx, t.Path, "-machine", "none,accel="+accel, "-nodefaults", "-no-user-config", "-display", "none", "-S",
+		"-chardev", "socket,id=qmp,fd=3", "-mon", "chardev=qmp,mode=control")
+	cmd.Env, cmd.Stderr, cmd.ExtraFiles = environment, &said, []*os.File{theirs}
+	if err := cmd.Start(); err != nil {
+		conn.Close()
+		return "", err
+	}
+	theirs.Close()
+	defer func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		if err != nil && said.Len() > 0 {
+			err = fmt.Errorf("%w: %s", err, lastLine(said.String()))
+		}
+	}()
+	m, err := qmp.Open(ctx, conn, qmp.Options{})
+	if err != nil {
+		return "", err
+	}
+	defer m.Disconnect()
+	return accelerator(ctx, m)
+}
+
+// accelerator reads which accelerator runs a machine. "present" says only that
+// QEMU was built with KVM.
+func accelerator(ctx context.Context, m *qmp.Monitor) (string, error) {
+	var kvm struct{ Enabled, Present bool }
+	if err := m.Execute(ctx, "query-kvm", nil, &kvm); err != nil {
+		return "", err
+	}
+	if kvm.Enabled {
+		return "kvm", nil
+	}
+	return "tcg", nil
+}
+
+// usableAccelerator requires that what was asked for is what runs.
+func (a *Arm) usableAccelerator() error {
+	have, known := a.accel.Get()
+	if known && have == a.settings.Accel {
+		return nil
+	}
+	err := fmt.Errorf("%w: accelerator %s was asked for, and QEMU runs with %s", engine.ErrRefused, a.settings.Accel, have)
+	if !known {
+		err = fmt.Errorf("%w: accelerator %s does not work here: %s", engine.ErrRefused, a.settings.Accel, a.accel.Reason())
+	}
+	return &engine.Error{Op: "start machine", Err: err,
+		Hint: `use a host whose /dev/kvm works, or accel: "tcg", which is emulated and compares with no other arm`}
+}
+
+func lastLine(s string) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[len(lines)-1]
+}
+
+// qemuImg runs qemu-img with some files, which are descriptors 3 and up in it.
+func (a *Arm) qemuImg(ctx context.Context, files []*os.File, args ...string) ([]byte, error) {
+	path, err := exec.LookPath("qemu-img")
+	if err != nil {
+		return nil, &engine.Error{Op: "find qemu-img", Err: fmt.Errorf("%w: %w", engine.ErrRefused, err), Hint: "install the package qemu-utils; scripts/setup does"}
+	}
+	var said strings.Builder
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env, cmd.Stderr, cmd.ExtraFiles = environment, &said, files
+	inGroup(a.tools)(cmd)
+	out, err := cmd.Output()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		} else if said.Len() > 0 {
+			err = errors.New(lastLine(said.String()))
+		}
+		return nil, &engine.Error{Op: "run qemu-img " + args[0], Err: err}
+	}
+	return out, nil
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+type reviewCmd struct {
+	Path   string `arg:"" name:"run" type:"path" help:"Directory of the run."`
+	Step   string `placeholder:"STEP" help:"The step that is decided; not needed where only one waits."`
+	Decide string `enum:",pass,fail" default:"" placeholder:"DECISION" help:"What you decide: pass or fail. Without it, what waits is listed."`
+	By     string `placeholder:"NAME" help:"Who decides."`
+	Reason string `placeholder:"TEXT" help:"Why."`
+}
+
+// Help teaches the command.
+func (reviewCmd) Help() string {
+	return `Lists the steps of a run that wait for a person (review_required), with the files to look at, or takes
+a decision on one. A decision needs a name and a reason and is final. It is appended to reviews.jsonl in
+the run's directory, a chain that goes on where the run's own ended, and the record is made anew with
+it: the run's verdict is failed once anything was failed, passed once everything was passed. The run's
+own receipts stay as they are. drumsbench verify checks the decisions like everything else; it cannot
+know who typed a name.
+
+Examples:
+
+  drumsbench review runs/rename/drums-restore
+  drumsbench review runs/rename/drums-restore --step r0/gate-screen --decide pass --by "A. Person" --reason "the folder is there"
+
+Exit codes: 0 nothing waits and the run passed, 1 the run failed, or it cannot be reviewed, 2 wrong
+usage, 3 the run was blocked, 4 something waits for a decision.`
+}
+
+// waitingStep is a step that waits, or waited, for a person.
+type waitingStep struct {
+	Step     string          `json:"step"`
+	Findings []bench.Finding `json:"findings"`
+	Evidence []string        `json:"evidence"`
+	Review   *bench.Review   `json:"review,omitempty"`
+}
+
+// reviewed is what is said of a run.
+type reviewed struct {
+	Run     string           `json:"run"`
+	Verdict bench.RunVerdict `json:"verdict"`
+	Reason  string           `json:"reason,omitempty"`
+	Steps   []waitingStep    `json:"steps"`
+}
+
+// Run lists or decides.
+func (c reviewCmd) Run(_ context.Context, g *globals) error {
+	switch {
+	case !record.IsRun(c.Path):
+		return usage(c.Path + ": no run directory")
+	case c.Decide == "" && (c.By != "" || c.Reason != "" || c.Step != ""):
+		return usage("--step, --by and --reason go with --decide")
+	case c.Decide != "" && (strings.TrimSpace(c.By) == "" || strings.TrimSpace(c.Reason) == ""):
+		return usage("a decision takes --by NAME and --reason TEXT")
+	}
+	hold := record.HoldToRead
+	if c.Decide != "" {
+		hold = record.Hold
+	}
+	release, err := hold(c.Path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = release() }() // the descriptor closes in any case
+	r, err := c.sound()
+	if err != nil {
+		return err
+	}
+	if c.Decide != "" {
+		if err := c.one(); err != nil {
+			return err
+		}
+		if r, err = record.Decide(c.Path, c.Step, c.Decide, c.By, c.Reason); err != nil {
+			return err
+		}
+	}
+	waiting, err := record.ReadWaiting(c.Path)
+	if err != nil {
+		return err
+	}
+	out := reviewed{Run: r.Run, Verdict: r.Verdict, Reason: r.Reason, Steps: []waitingStep{}}
+	store := record.OpenEvidence(c.Path)
+	for _, w := range waiting {
+		step := waitingStep{Step: w.Step, Findings: w.Findings, Evidence: []string{}, Review: w.Review}
+		for _, e := range w.Evidence {
+			step.Evidence = append(step.Evidence, store.Path(e))
+		}
+		out.Steps = append(out.Steps, step)
+	}
+	if g.json() {
+		err = printJSON(g.Stdout, out)
+	} else {
+		err = printText(g.Stdout, out.text())
+	}
+	if err != nil {
+		return err
+	}
+	return exitCode(engine.ExitCode(r.Verdict))
+}
+
+// sound is the record of a run whose directory is as it was written. One that a
+// crash kept from knowing its last decision is made anew first, before a new one.
+func (c reviewCmd) sound() (bench.Record, error) {
+	program, err := engineVersion()
+	if err != nil {
+		return bench.Record{}, err
+	}
+	report, err := record.VerifyAs(c.Path, program.Sha256)
+	if err != nil {
+		return bench.Record{}, err
+	}
+	behind := false
+	for _, list := range [][]record.Problem{report.Damage, report.Unknown, report.Crash} {
+		for _, p := range list {
+			if p.File == record.ReviewsFile && (p.Kind == record.Torn || p.Kind == record.Cut) {
+				behind = true
+				continue
+			}
+			return bench.Record{}, &engine.Error{Op: "review run", Err: fmt.Errorf("%w: the run is not sound: %w", engine.ErrRefused, p), Hint: "see: drumsbench verify " + c.Path}
+		}
+	}
+	if report.Record == nil {
+		return bench.Record{}, &engine.Error{Op: "review run", Err: fmt.Errorf("%w: it has no record", engine.ErrRefused)}
+	}
+	if behind && c.Decide != "" {
+		return record.Renew(c.Path)
+	}
+	return *report.Record, nil
+}
+
+// one fills in the step where only one waits.
+func (c *reviewCmd) one() error {
+	if c.Step != "" {
+		return nil
+	}
+	waiting, err := record.ReadWaiting(c.Path)
+	if err != nil {
+		return err
+	}
+	var open []string
+	for _, w := range waiting {
+		if w.Review == nil {
+			open = append(open, w.Step)
+		}
+	}
+	switch len(open) {
+	case 0:
+		return &engine.Error{Op: "decide review", Err: fmt.Errorf("%w: no step waits for a review", engine.ErrRefused)}
+	case 1:
+		c.Step = open[0]
+		return nil
+	}
+	return usage("more than one step waits, name one with --step: " + strings.Join(open, ", "))
+}
+
+func (r reviewed) text() string {
+	var b strings.Builder
+	open := 0
+	for _, s := range r.Steps {
+		if s.Review != nil {
+			fmt.Fprintf(&b, "%s: %s, decided by %s at %s: %s\n", printable(s.Step), s.Review.Decision, printable(s.Review.By), s.Review.Time, printable(s.Review.Reason))
+			continue
+		}
+		open++
+		fmt.Fprintf(&b, "%s: waits\n", printable(s.Step))
+		for _, f := range s.Findings {
+			fmt.Fprintf(&b, "  %s\n", printable(findingLine(f)))
+		}
+		for _, e := range s.Evidence {
+			fmt.Fprintf(&b, "  look at %s\n", filepath.Clean(e))
+		}
+	}
+	fmt.Fprintf(&b, "%s: %s", printable(r.Run), r.Verdict)
+	if r.Reason != "" {
+		fmt.Fprintf(&b, ": %s", printable(r.Reason))
+	}
+	if len(r.Steps) == 0 {
+		b.WriteString("; no step of it asked for a review")
+	} else {
+		fmt.Fprintf(&b, "; %d of %s wait for a decision", open, count(len(r.Steps), "step"))
+	}
+	return b.String() + "\n"
+}

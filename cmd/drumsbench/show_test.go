@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+func measured(index int64, ready, usable, dirty string) bench.Rollout {
+	zero, one := 0.0, 1.0
+	return bench.Rollout{
+		Index: index, Class: record.Success, Before: &zero, After: &one,
+		Clocks: &bench.Clocks{Mechanism: "1000000", Answer: "2000000", Ready: bench.Int64(ready + "000000"), Usable: bench.Int64(usable + "000000")},
+		Memory: &bench.Memory{PrivateDirty: bench.Int64(dirty), Pss: "1", Processes: 1, Harness: "0"},
+	}
+}
+
+func recordOf(run, reset string, verdict bench.RunVerdict, rollouts ...bench.Rollout) bench.Record {
+	return bench.Record{
+		Run: run, Arm: "drums", Reset: reset, Verdict: verdict, Settings: map[string]string{"locks": "repair"}, Digests: map[string]bench.SHA256{"workload": "w"},
+		Steps:    []bench.StepOutcome{{Step: "g", Kind: "gate", Verdict: engine.Pass}, {Step: "h", Kind: "gate", Verdict: engine.NotRun}, {Step: "x", Kind: "restore", Verdict: engine.Pass}},
+		Rollouts: rollouts,
+	}
+}
+
+// printed is what the command prints, without the spaces that line columns up.
+func printed(t *testing.T, records ...bench.Record) string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := printRuns(&globals{Output: "plain", Stdout: &out}, make([]string, len(records)), records, false); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestShow(t *testing.T) {
+	zero, one := 0.0, 1.0
+	far := measured(0, "9000", "9000", "900000000")
+	nobody, oracle, warm := far, far, far
+	nobody.Control, nobody.After, nobody.Class = "none", &zero, record.FailedValid
+	oracle.Control, oracle.After = "oracle", &one
+	warm.Warmup = true
+	restore := recordOf("a/drums-restore", "restore", engine.RunPassed, nobody, oracle, warm,
+		measured(3, "20", "30", "1048576"), measured(4, "22", "34", "3145728"), measured(5, "24", "38", "2097152"))
+	restore.Rollouts[4].Spans = map[string]bench.Int64{"repair": "5000000"}
+	restore.Rollouts[5].Memory.Harness = "524288"
+	cold := recordOf("a/drums-cold", "cold", engine.RunPassed, nobody, oracle, measured(2, "50", "60", "4194304"), measured(3, "50", "60", "4194304"))
+	cold.Rollouts[2].Memory.Harness, cold.Rollouts[3].Memory.Harness = "524288", "524288"
+	got := printed(t, restore, cold)
+	for _, want := range []string{
+		"RUN ARM RESET LOCKS VERDICT GATES CONTROLS ROLLOUTS SCORE MEMORY",
+		// Controls and warm-ups are in no number.
+		"a/drums-restore drums restore repair passed 1/2 none=0.0 oracle=1.0 3/3 0.0->1.0 x3 2.0",
+		"a/drums-cold drums cold repair passed 1/2 none=0.0 oracle=1.0 2/2 0.0->1.0 x2 4.0+0.5",
+		"a/drums-restore 3 1.0/1.0 2.0/2.0 22.0/24.0 34.0/38.0 5.0/5.0 of 1",
+		"a/drums-cold 2 1.0/1.0 2.0/2.0 50.0/50.0 60.0/60.0 -",
+		"a/drums-restore: cold ready p50 50.0 p95 50.0 (n 2) beside restore usable p50 34.0 p95 38.0 (n 3)",
+	} {
+		if !strings.Contains(got+"\n", want+"\n") {
+			t.Errorf("%q is missing in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "9000") {
+		t.Errorf("a control or warm-up is in a number:\n%s", got)
+	}
+}
+
+// What did not pass, or was not measured, has no number, and what is not of one experiment is not compared.
+func TestShowNoNumber(t *testing.T) {
+	good := measured(0, "20", "30", "1048576")
+	for _, v := range []bench.RunVerdict{engine.RunFailed, engine.RunBlocked, engine.RunReview} {
+		got := printed(t, recordOf("a/drums-restore", "restore", v, good), recordOf("a/drums-cold", "cold", engine.RunPassed, good))
+		if !strings.Contains(got, "a/drums-restore drums restore repair "+string(v)+" 1/2 - - - -\n") || strings.Contains(got, "a/drums-restore 1") || strings.Contains(got, "beside restore") {
+			t.Errorf("%s:\n%s", v, got)
+		}
+	}
+	bare := measured(1, "20", "30", "1048576")
+	bare.Memory = nil
+	if got := printed(t, recordOf("a/drums-restore", "restore", engine.RunPassed, good, bare)); !strings.Contains(got, "0.0->1.0 x2 -\n") {
+		t.Errorf("a median over some of the slots:\n%s", got)
+	}
+	other := recordOf("a/drums-cold", "cold", engine.RunPassed, good)
+	other.Digests = map[string]bench.SHA256{"workload": "another"}
+	elsewhere := recordOf("b/drums-cold", "cold", engine.RunPassed, good)
+	settings := recordOf("a/drums-cold", "cold", engine.RunPassed, good)
+	settings.Settings = map[string]string{"locks": "criu"}
+	restore := recordOf("a/drums-restore", "restore", engine.RunPassed, good)
+	cold := recordOf("a/drums-cold", "cold", engine.RunPassed, good)
+	for name, with := range map[string][]bench.Record{
+		"workload": {other}, "folder": {elsewhere}, "settings": {settings}, "two": {cold, cold}, "none": nil,
+	} {
+		if got := printed(t, append(with, restore)...); strings.Contains(got, "beside restore") {
+			t.Errorf("%s:\n%s", name, got)
+		}
+	}
+}
+
+// Pictures are listed by file, and only as they were written.
+func TestShowPictures(t *testing.T) {
+	run := t.TempDir()
+	dir, err := record.Create(run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := func(name, data string) bench.Evidence {
+		e, err := dir.Evidence.Put(name, []byte(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	var plan bench.Plan
+	for i, step := range []struct {
+		id, control string
+		evidence    []bench.Evidence
+	}{
+		{"r0/evaluate-before", "none", []bench.Evidence{keep("screen-before.png", "desk")}},
+		{"r1/evaluate-before", "", []bench.Evidence{keep("checker before.stdout", "x"), keep("screen-before.png", "desk")}},
+		{"r1/evaluate-after", "", []bench.Evidence{keep("screen-after.png", "one")}},
+		{"r2/evaluate-before", "", []bench.Evidence{keep("screen-before.png", "desk")}},
+		{"r2/evaluate-after", "", nil},
+	} {
+		rollout := int64(step.id[1] - '0')
+		plan.Steps = append(plan.Steps, bench.Step{Id: step.id, Kind: "evaluate", Rollout: &rollout, Control: step.control, Needs: []bench.Edge{}})
+		if err := dir.Events.Append(bench.Receipt{Seq: int64(i), Event: "step", Step: step.id, Evidence: step.evidence}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := canonical.JSON(plan)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(run, record.PlanFile), text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	g := &globals{Output: "plain", Stdout: &out}
+	if err := printPictures(g, []string{run}, nil); err != nil {
+		t.Fatal(err)
+	}
+	path := func(name, data string) string { return dir.Evidence.Path(keep(name, data)) }
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		got = append(got, strings.Join(strings.Fields(line), " "))
+	}
+	before, after := path("screen-before.png", "desk"), path("screen-after.png", "one")
+	want := []string{"SCREEN ROLLOUTS ACTS FILE", "before 0 none " + before, "before 1 2 - " + before, "after 1 - " + after}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("have\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if shots, err := pictures(run, []int64{2}); err != nil || len(shots) != 1 || shots[0].File != before || len(shots[0].Rollouts) != 1 {
+		t.Errorf("rollout 2: %+v, %v", shots, err)
+	}
+	for name, spoil := range map[string]func() error{
+		"changed": func() error { return os.WriteFile(after, []byte("two"), 0o644) },
+		"gone":    func() error { return os.Remove(after) },
+	} {
+		out.Reset()
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if err := printPictures(g, []string{run}, nil); err == nil || out.Len() > 0 {
+			t.Errorf("%s: %v, printed %q", name, err, out.String())
+		}
+	}
+}
+
+func TestShowGates(t *testing.T) {
+	gates := func(run string, verdicts map[string]bench.Verdict, ids ...string) bench.Record {
+		r := bench.Record{Run: run}
+		for _, id := range ids {
+			r.Steps = append(r.Steps, bench.StepOutcome{Step: id, Kind: "gate", Verdict: verdicts[id]})
+		}
+		return r
+	}
+	var out bytes.Buffer
+	err := printGates(&globals{Output: "plain", Stdout: &out}, []bench.Record{
+		gates("a", map[string]bench.Verdict{"r0/gate-locks": engine.Pass, "r1/gate-locks": engine.Fail, "gate-image": engine.NotRun}, "r0/gate-locks", "r1/gate-locks", "gate-image"),
+		gates("b", map[string]bench.Verdict{"gate-image": engine.Pass}, "gate-image"),
+	})
+	if want := "GATE   a    b\nlocks  1/2  -\nimage  0/1  1/1\n"; err != nil || out.String() != want {
+		t.Errorf("%v, have\n%s", err, out.String())
+	}
+}

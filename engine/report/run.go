@@ -1,0 +1,196 @@
+// Package report draws runs and comparisons: pages, and the same data as
+// Markdown, CSV, JSON and JUnit. It exists so that people can look at records
+// without trusting whoever draws them.
+//
+// Always holds: nothing on a page is typed in, every value is of a record or of
+// the files beside it; a run that did not pass, or whose directory is not sound,
+// yields no number; controls and warm-ups yield none either; what a record says
+// is escaped, since it may come from a guest; a page loads nothing from a
+// network, and works without scripts. It reads files and writes files; it starts
+// no program.
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Run is a run as it lies in its directory.
+type Run struct {
+	// Dir is its directory.
+	Dir      string
+	Record   bench.Record
+	Manifest bench.Manifest
+	Plan     bench.Plan
+	Receipts []Receipt
+	Reviews  []bench.Review
+	Ledger   []bench.LedgerLine
+	// Problems that the check of the directory found. A run with one yields no number.
+	Problems []record.Problem
+}
+
+// Receipt is a line of the chain with its own digest.
+type Receipt struct {
+	bench.Receipt
+	Digest bench.SHA256
+}
+
+// NoRecord is a run without a record that could be drawn: it crashed, an engine
+// works in it, or what is there cannot be read.
+type NoRecord struct {
+	// Dir is the last part of its path.
+	Dir    string
+	Reason string
+}
+
+// Load reads a run and checks its directory, by the program with this digest. A
+// run that has no record to draw is a NoRecord and no error; the error says that
+// nothing could be read.
+func Load(dir string, program bench.SHA256) (*Run, *NoRecord, error) {
+	none := func(reason string) (*Run, *NoRecord, error) {
+		return nil, &NoRecord{Dir: filepath.Base(dir), Reason: reason}, nil
+	}
+	release, err := record.HoldToRead(dir)
+	if errors.Is(err, record.ErrRunning) {
+		return none("an engine works in it")
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = release() }() // the descriptor closes in any case
+	check, err := record.VerifyAs(dir, program)
+	if err != nil {
+		return nil, nil, err
+	}
+	if check.Record == nil {
+		return none("it has no record that can be read: the run ended before one was written, or it was taken away or changed")
+	}
+	r := Run{Dir: dir, Record: *check.Record, Problems: slices.Concat(check.Damage, check.Crash, check.Unknown)}
+	if err := r.files(); err != nil {
+		return none(err.Error())
+	}
+	return &r, nil, nil
+}
+
+// files reads what lies beside the record.
+func (r *Run) files() error {
+	for name, v := range map[string]any{record.ManifestFile: &r.Manifest, record.PlanFile: &r.Plan} {
+		data, err := os.ReadFile(filepath.Join(r.Dir, name))
+		if err == nil {
+			err = json.Unmarshal(data, v)
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+	}
+	err := eachLine(filepath.Join(r.Dir, record.EventsFile), func(line []byte) error {
+		e := Receipt{Digest: canonical.Sum(line)}
+		err := json.Unmarshal(line, &e.Receipt)
+		r.Receipts = append(r.Receipts, e)
+		return err
+	})
+	if err == nil {
+		err = eachLine(filepath.Join(r.Dir, record.LedgerFile), func(line []byte) error {
+			var l bench.LedgerLine
+			err := json.Unmarshal(line, &l)
+			r.Ledger = append(r.Ledger, l)
+			return err
+		})
+	}
+	if err == nil {
+		r.Reviews, err = record.ReadReviews(r.Dir)
+	}
+	return err
+}
+
+// eachLine calls f with each whole line; a torn one is what the check has named.
+func eachLine(path string, f func([]byte) error) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for number := 1; ; number++ {
+		line, rest, whole := bytes.Cut(data, []byte("\n"))
+		if !whole {
+			return nil
+		}
+		if err := f(line); err != nil {
+			return fmt.Errorf("%s:%d: %w", filepath.Base(path), number, err)
+		}
+		data = rest
+	}
+}
+
+// State of a run on the pages. It is computed, never chosen.
+type State string
+
+// The states, as the first line that holds:
+//
+//	failed       the directory is not sound, a gate was missed or could not be
+//	             judged, a step failed
+//	preliminary  everything else: no registration exists that would make it more
+//
+// verified and planned take a registration.
+const (
+	Verified    State = "verified"
+	Preliminary State = "preliminary"
+	Failed      State = "failed"
+	Planned     State = "planned"
+)
+
+// States in the order in which pages list them.
+var States = []State{Verified, Preliminary, Failed, Planned}
+
+// Meaning of a state, as pages print it.
+func (s State) Meaning() string {
+	switch s {
+	case Verified:
+		return "Registered before it ran; every gate passed, every bar was met, on enough runs."
+	case Preliminary:
+		return "Every gate passed, or a person has still to look; no registration, so a real observation and not yet a result."
+	case Failed:
+		return "A gate was missed or could not be judged, a step failed, or the run's directory is not sound. Kept on the record, without a number."
+	case Planned:
+		return "Registered and not run. No numbers."
+	}
+	return ""
+}
+
+// StateOf computes the state of a run by its verdict and by whether its
+// directory was found sound.
+func StateOf(v bench.RunVerdict, sound bool) State {
+	if sound && (v == engine.RunPassed || v == engine.RunReview) {
+		return Preliminary
+	}
+	return Failed
+}
+
+// Sound says that the check of the directory found nothing.
+func (r *Run) Sound() bool { return len(r.Problems) == 0 }
+
+// State of the run.
+func (r *Run) State() State { return StateOf(r.Record.Verdict, r.Sound()) }
+
+// Counts says whether the run yields numbers.
+func (r *Run) Counts() bool { return r.Sound() && r.Record.Verdict == engine.RunPassed }
+
+// Emulated says whether the processor was emulated: every number of such a run is marked.
+func (r *Run) Emulated() bool {
+	for _, f := range r.Record.Facts {
+		if name := f.Name[strings.LastIndexByte(f.Name, '/')+1:]; name == "accelerator" && f.Known && f.Value == "tcg" {
+			return true
+		}
+	}
+	return false
+}
