@@ -96,14 +96,10 @@ func (a *Arm) arguments(r *root, s shape, l launch) []string {
 	if l.memory != nil {
 		backend = map[string]any{"qom-type": "memory-backend-file", "id": "ram", "size": s.Memory, "mem-path": inherited(fdMemory), "share": l.incoming == nil}
 	}
-	cpu := "max"
-	if a.settings.Accel == "kvm" {
-		cpu = "host"
-	}
 	args := []string{
 		"-name", "drums", "-nodefaults", "-no-user-config", "-no-reboot", "-S", "-display", "none",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-		"-machine", "q35,accel=" + a.settings.Accel + ",memory-backend=ram", "-cpu", cpu,
+		"-machine", "q35,accel=" + a.settings.Accel + ",memory-backend=ram", "-cpu", processor(a.settings.Accel),
 		"-smp", fmt.Sprintf("%d,sockets=1,cores=%d,threads=1", s.VCPUs, s.VCPUs), "-m", fmt.Sprintf("%dB", s.Memory),
 		"-object", object(backend), "-rtc", "base=utc,clock=host",
 		"-kernel", r.boot.kernel, "-initrd", l.initrd, "-append", initrd.CommandLine,

@@ -101,7 +101,15 @@ func (t Tool) Facts() []bench.Fact {
 	}
 }
 
-// Accelerator starts an empty machine with one accelerator and reads back which
+// processor is the most that an accelerator gives.
+func processor(accel string) string {
+	if accel == "kvm" {
+		return "host"
+	}
+	return "max"
+}
+
+// Accelerator starts a machine without a disk, as slots have it, with one accelerator and reads back which
 // one runs it: "kvm" or "tcg". Unknown, with what QEMU said, where it does not start.
 func (t Tool) Accelerator(ctx context.Context, accel string) engine.Reading[string] {
 	have, err := t.accelerator(ctx, accel)
@@ -125,7 +133,8 @@ func (t Tool) accelerator(ctx context.Context, accel string) (have string, err e
 		return "", err
 	}
 	var said strings.Builder
-	cmd := exec.CommandContext(ctx, t.Path, "-machine", "none,accel="+accel, "-nodefaults", "-no-user-config", "-display", "none", "-S",
+	cmd := exec.CommandContext(ctx, t.Path, "-machine", "q35,accel="+accel, "-cpu", processor(accel), "-m", "32M",
+		"-nodefaults", "-no-user-config", "-display", "none", "-S",
 		"-chardev", "socket,id=qmp,fd=3", "-mon", "chardev=qmp,mode=control")
 	cmd.Env, cmd.Stderr, cmd.ExtraFiles = environment, &said, []*os.File{theirs}
 	if err := cmd.Start(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/drums"
 	"github.com/drumsbench/drumsbench/arms/hostfacts"
 	"github.com/drumsbench/drumsbench/arms/oci"
+	"github.com/drumsbench/drumsbench/arms/qemu"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -64,6 +65,9 @@ func (c doctorCmd) Run(ctx context.Context, g *globals) error {
 	}
 	if runc, err := host.Runc(ctx); err == nil && slices.Contains(kinds, oci.Kind) {
 		facts.Facts = append(runc.Facts(), facts.Facts...)
+	}
+	if tool, err := host.QEMU(ctx); err == nil && slices.Contains(kinds, qemu.Kind) {
+		facts.Facts = append(tool.Facts(), facts.Facts...)
 	}
 	for _, kind := range kinds {
 		health, err := doctor.Diagnose(ctx, host, kind)

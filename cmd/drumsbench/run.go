@@ -42,7 +42,8 @@ func (runCmd) Help() string {
 	return `Compiles the manifest and executes its plan, once for each arm and reset that the manifest names, and
 as often as it has blocks, in the order that it states: in turn (abba), or one arm after the other.
 Each run leaves a directory with its manifest, plan, host facts, event chain, ledger, evidence and
-record; the table at the end is made from the records. A run that did not pass yields no number.
+record; the table at the end is made from the records. A run that did not pass yields no number. Several
+runs end in their comparison, or in its refusal, which comparison.json keeps: drumsbench compare tells more.
 
 The first SIGINT or SIGTERM stops the run and undoes what it made; a second one exits at once.
 
@@ -57,8 +58,8 @@ Examples:
   drumsbench run --keep-on-failure --reset restore manifests/locks
   drumsbench run --from-checkpoint runs/first/drums-restore/checkpoints/slot-0 manifests/locks
 
-Exit codes: 0 every run passed, 1 one failed, 2 wrong usage, 3 one was blocked by something unknown,
-4 one waits for a person's review. The first of 1, 3, 4 that holds for any run.`
+Exit codes: 0 every run passed and may be compared, 1 one failed, 2 wrong usage, 3 one was blocked by
+something unknown, or a comparison was refused, 4 one waits for a person's review. The first of 1, 3, 4 that holds for any run.`
 }
 
 // Run executes every arm-block in turn.
@@ -120,7 +121,35 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	if err := printKept(g, kept); err != nil {
 		return err
 	}
-	return exitCode(worstExit(records))
+	worst := worstExit(records)
+	if len(dirs) > 1 && ctx.Err() == nil {
+		refused, err := c.compare(ctx, g, dirs)
+		if err != nil {
+			return err
+		}
+		if worst == codeDone {
+			worst = refused
+		}
+	}
+	return exitCode(worst)
+}
+
+// compare ends an experiment: its runs side by side, or why they cannot be. For
+// programs the result is the file that it leaves.
+func (c *runCmd) compare(ctx context.Context, g *globals, dirs []string) (int, error) {
+	result, err := compareRuns(ctx, dirs)
+	if err != nil {
+		return 0, err
+	}
+	if err := writeComparisons(c.Out, result); err != nil {
+		return 0, err
+	}
+	if !g.json() {
+		if err := printComparisons(g, result, true); err != nil {
+			return 0, err
+		}
+	}
+	return comparedExit(result), nil
 }
 
 // turn is one run of an experiment: which arm and reset, and which of their blocks.

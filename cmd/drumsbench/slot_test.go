@@ -727,7 +727,7 @@ func TestSlotOnFuse(t *testing.T) {
 	b := newBed(t)
 	dir := b.variant("fused", `arms: drums: {`, `arms: drums: {
 		attach: "fuse"`)
-	b.want(0, nil, "slot", "provision", "--name", "desk", dir)
+	b.want(0, nil, "slot", "provision", "--arm", "drums", "--name", "desk", dir)
 	b.shell("desk", "echo kept > /root/note")
 	b.want(0, nil, "slot", "dump", "desk")
 	b.want(0, nil, "slot", "restore", "desk")
@@ -784,7 +784,7 @@ func TestKeepOnFailure(t *testing.T) {
 	out := filepath.Join(b.state, "runs", "broken")
 	run := filepath.Join(out, "drums-restore")
 	s := b.want(1, []string{"kept    slot locks-slot-0: running", "drumsbench slot exec locks-slot-0"},
-		"run", "--keep-on-failure", "-t", "rollouts=2", "--reset", "restore", "--out", out, b.broken())
+		"run", "--arm", "drums", "--keep-on-failure", "-t", "rollouts=2", "--reset", "restore", "--out", out, b.broken())
 	if !strings.Contains(s.stdout, "r1/evaluate-after") { // where the oracle acts
 		t.Errorf("the run says:\n%s", s.stdout)
 	}
@@ -837,7 +837,7 @@ func TestKeepOnFailure(t *testing.T) {
 func TestProvisionThatFails(t *testing.T) {
 	b := newBed(t)
 	dir := b.variant("unready", `deadline: "30s"`, `deadline: "2s", probes: [{exec: ["/bin/false"]}]`)
-	b.want(1, []string{"gone: nothing of it is left", "wait for readiness"}, "slot", "provision", "--name", "desk", dir)
+	b.want(1, []string{"gone: nothing of it is left", "wait for readiness"}, "slot", "provision", "--arm", "drums", "--name", "desk", dir)
 	b.wantState("desk", "gone", "readiness")
 	b.want(1, []string{"is not there"}, "slot", "exec", "desk", "--", "/bin/true")
 	b.want(0, nil, "slot", "release", "--purge", "desk")

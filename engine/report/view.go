@@ -589,11 +589,9 @@ func (v *view) plots(metrics []Metric) (err error) {
 	of := func(m Metric) series {
 		s := series{name: m.Title[strings.Index(m.Title, ": ")+2:]}
 		for _, x := range m.Sample {
-			n, _ := scaled(x, "ns")
+			n := x / 1e6 // a plot is in ms throughout, however long it is
 			if m.Unit == "bytes" {
-				n, _ = scaled(x, "bytes")
-			} else {
-				n = x / 1e6
+				n, _ = scaled(x, m.Unit)
 			}
 			s.values = append(s.values, n)
 		}
