@@ -65,11 +65,16 @@ func (p *place) strays(t *tenancy) ([]bench.Finding, error) {
 		if ours[pid] {
 			continue
 		}
-		if id, err := procfs.Identity(pid); errors.Is(err, engine.ErrDead) {
+		id, err := procfs.Identity(pid)
+		if errors.Is(err, engine.ErrDead) {
 			continue
-		} else if err != nil {
+		}
+		if err != nil {
 			return nil, err
-		} else if alive, err := procfs.Alive(id); err != nil || !alive {
+		}
+		if alive, err := procfs.Alive(id); err != nil {
+			return nil, err
+		} else if !alive {
 			continue
 		}
 		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))

@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 	armtest.Run(t, armtest.Harness{
 		New:      func(t *testing.T) engine.Arm { return newArm(t, MethodFile) },
 		Manifest: m, State: stateDir(), Base: filepath.Join(stateDir(), "work"),
-		Cancel: []time.Duration{0, 50 * time.Millisecond, 250 * time.Millisecond}, Resets: 5,
+		Cancel: []time.Duration{0, 100 * time.Millisecond}, Resets: 5,
 		LockSubjects: []string{"FLOCK WRITE lock on /root/lock bytes 0-EOF"},
 	})
 }

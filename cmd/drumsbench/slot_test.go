@@ -841,7 +841,7 @@ func TestProvisionThatFails(t *testing.T) {
 	b.wantState("desk", "gone", "readiness")
 	b.want(1, []string{"is not there"}, "slot", "exec", "desk", "--", "/bin/true")
 	b.want(0, nil, "slot", "release", "--purge", "desk")
-	b.want(1, []string{"desk: running", "wait for readiness"}, "slot", "provision", "--keep-on-failure", "--name", "desk", dir)
+	b.want(1, []string{"desk: running", "wait for readiness"}, "slot", "provision", "--arm", "drums", "--keep-on-failure", "--name", "desk", dir)
 	b.shell("desk", "cat /run/guestd/reader.log; true")
 	b.want(0, nil, "slot", "release", "--purge", "desk")
 	if left, err := os.ReadDir(slotsFolder(b.state)); err != nil || len(left) > 0 {
