@@ -62,7 +62,7 @@ var faults = []struct {
 	{"foreign-mount@restored", where{"r0/gate-stopped-mounts", engine.Fail, record.Invalid, "/dev/tty"}, passes},
 	{"foreign-sys", where{"base/gate-mount-contract", engine.Fail, record.Invalid, "/sys/fs/bpf"}, where{"r0/gate-mount-contract", engine.Fail, record.Invalid, "/sys/kernel/debug"}},
 	{"network-down", where{"base/gate-network-up", engine.Fail, record.Invalid, "lo"}, where{"r0/gate-network-up", engine.Fail, record.Invalid, "lo"}},
-	{"network-down@restored", where{"r0/gate-network", engine.Fail, record.Invalid, "lo"}, passes},
+	{"network-down@restored", where{"r0/gate-stopped-network", engine.Fail, record.Invalid, "lo"}, passes},
 	{"outside-socket", where{"base/gate-enclosed-enclosure", engine.Fail, record.Invalid, "pid 1 descriptor 9"}, passes},
 	{"tool-config", where{"base/gate-tool-config", engine.Fail, record.Invalid, "/etc/fake/default.conf"}, where{"r0/gate-tool-config", engine.Fail, record.Invalid, "/etc/fake/default.conf"}},
 
@@ -71,7 +71,7 @@ var faults = []struct {
 	{"unknown-mounts", where{"base/gate-mount-contract", engine.VerdictUnknown, record.Invalid, "mounts"}, where{"r0/gate-mount-contract", engine.VerdictUnknown, record.Invalid, "mounts"}},
 	{"unknown-mounts@restored", where{"r0/gate-stopped-mounts", engine.VerdictUnknown, record.Invalid, "mounts"}, passes},
 	{"unknown-network", where{"base/gate-network-up", engine.VerdictUnknown, record.Invalid, "network"}, where{"r0/gate-network-up", engine.VerdictUnknown, record.Invalid, "network"}},
-	{"unknown-network@restored", where{"r0/gate-network", engine.VerdictUnknown, record.Invalid, "network"}, passes},
+	{"unknown-network@restored", where{"r0/gate-stopped-network", engine.VerdictUnknown, record.Invalid, "network"}, passes},
 	{"unknown-locks", where{"r0/gate-stopped-locks", engine.VerdictUnknown, record.Invalid, "locks"}, passes},
 	{"unknown-processes", where{"r0/gate-stopped-processes", engine.VerdictUnknown, record.Invalid, "processes"}, passes},
 	{"unknown-state", where{"r0/gate-stopped-state", engine.VerdictUnknown, record.Invalid, "state"}, passes},

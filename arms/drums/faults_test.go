@@ -230,14 +230,13 @@ if os.fork()==0:
 			plant: func(t *testing.T, s *saboteur, m *bench.Manifest) {
 				s.restored = func(pid int) error { return inside(pid, "-n", "ip", "route", "add", "blackhole", "10.99.0.0/24") }
 			},
-			step: "r0/gate-network", subject: "10.99.0.0/24", verdict: engine.Fail, class: record.Invalid,
+			step: "r0/gate-stopped-network", subject: "10.99.0.0/24", verdict: engine.Fail, class: record.Invalid,
 		},
 		"loopback is down after the restore (case 4)": {
 			plant: func(t *testing.T, s *saboteur, m *bench.Manifest) {
-				m.Readiness.Deadline = "1s" // nobody can reach the guest
 				s.restored = func(pid int) error { return inside(pid, "-n", "ip", "link", "set", "lo", "down") }
 			},
-			step: "r0/readiness", subject: "", verdict: engine.Fail, class: record.EnvFailure,
+			step: "r0/gate-stopped-network", subject: "lo", verdict: engine.Fail, class: record.Invalid,
 		},
 		"the host's tmpfs in the slot": {
 			plant: func(t *testing.T, s *saboteur, m *bench.Manifest) {
