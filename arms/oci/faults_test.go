@@ -272,10 +272,11 @@ func TestNamespaceOfRunc(t *testing.T) {
 	w.end(back)
 
 	m := manifest(t, "rollouts=1")
-	m.Arms.Oci.Namespace, m.Readiness.Deadline = "runc", "1s"
+	m.Arms.Oci.Namespace = "runc"
 	res, by, _ := execute(t, newArm(t, m), m, "restore")
-	if res.Verdict != engine.RunFailed || by["r0/readiness"].Verdict != engine.Fail {
-		t.Errorf("the run %s: readiness %+v", res.Verdict, by["r0/readiness"])
+	network := by["r0/gate-stopped-network"]
+	if said := fmt.Sprintf("%+v", network.Findings); res.Verdict != engine.RunFailed || network.Verdict != engine.Fail || !strings.Contains(said, "lo") || !strings.Contains(said, "DOWN") {
+		t.Errorf("the run %s: %+v", res.Verdict, network)
 	}
 }
 

@@ -51,6 +51,16 @@ func JudgeNetwork(want bench.Network, r engine.Reading[bench.Network]) (j engine
 		j.Add(engine.VerdictUnknown, "network", "the checkpoint holds no links")
 		return j
 	}
+	before := map[string]bool{}
+	for _, l := range want.Links {
+		before[l.Name] = l.Up
+	}
+	for _, l := range have.Links { // in the words of ip(8), before all that follows from it
+		if up, was := before[l.Name]; was && up && !l.Up {
+			f := j.Add(engine.Fail, l.Name, "is DOWN")
+			f.Want, f.Have, f.Hint = "UP", "DOWN", loHint
+		}
+	}
 	self := func(s string) string { return s }
 	equalSets(&j, "link", want.Links, have.Links, func(l bench.Link) string { return l.Name }, loHint)
 	equalSets(&j, "address", want.Addresses, have.Addresses, self, loHint)
