@@ -210,7 +210,7 @@ func TestNetworkShowsTheDifference(t *testing.T) {
 	down.Links[0].Up, down.Addresses = false, nil
 	j := JudgeNetwork(sampleNetwork(), known1(down))
 	requireVerdict(t, j, engine.Fail)
-	if f := requireFinding(t, j, "lo"); !strings.Contains(f.Want, `"up":true`) || !strings.Contains(f.Have, `"up":false`) || f.Hint == "" {
+	if f := requireFinding(t, j, "lo"); f.Want != "UP" || f.Have != "DOWN" || f.Hint == "" {
 		t.Errorf("%+v", f)
 	}
 	requireFinding(t, j, "lo 127.0.0.1/8 scope host")

@@ -51,12 +51,12 @@ func JudgeNetwork(want bench.Network, r engine.Reading[bench.Network]) (j engine
 		j.Add(engine.VerdictUnknown, "network", "the checkpoint holds no links")
 		return j
 	}
-	before := map[string]bool{}
-	for _, l := range want.Links {
-		before[l.Name] = l.Up
+	up := map[string]bool{} // of the links that are there
+	for _, l := range have.Links {
+		up[l.Name] = up[l.Name] || l.Up
 	}
-	for _, l := range have.Links { // in the words of ip(8), before all that follows from it
-		if up, was := before[l.Name]; was && up && !l.Up {
+	for _, l := range want.Links { // in the words of ip(8), before all that follows from it
+		if now, there := up[l.Name]; l.Up && there && !now {
 			f := j.Add(engine.Fail, l.Name, "is DOWN")
 			f.Want, f.Have, f.Hint = "UP", "DOWN", loHint
 		}
