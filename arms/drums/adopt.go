@@ -2,70 +2,28 @@ package drums
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 
-	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
-	"github.com/drumsbench/drumsbench/arms/image"
-	"github.com/drumsbench/drumsbench/arms/netns"
-	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
-
-// A slot outlives the program that made it: its tree hangs on nothing of ours,
-// its cgroups, folders and the mount of the image stay. What another process
-// needs to go on with it is written down in the place's handle and the ledger.
 
 // Handle implements engine.Lasting.
 func (p *place) Handle() (bench.PlaceHandle, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := bench.PlaceHandle{
-		Name: bench.Name(p.name), State: "vacant", Tenancies: int64(p.next), Image: p.root.Dir(),
-		Ownership: p.arm.owner.Path(), Tools: p.arm.tools.Path(), Group: p.group.Path(),
-	}
-	t := p.now
-	if t == nil {
-		return h, nil
-	}
-	h.Tenancy = &bench.TenancyHandle{
-		Folder: t.dir, Process: t.procID, Limits: []string{}, Layers: nonNil(t.layers), Policy: t.policy, Exclude: nonNil(t.exclude),
-	}
-	if t.limits == nil || t.procID == 0 {
-		return h, &engine.Error{Op: "describe " + p.name, Err: fmt.Errorf("%w: the place was left half-made", engine.ErrUnknown)}
-	}
-	for _, procs := range t.limits.Dirs() {
-		h.Tenancy.Limits = append(h.Tenancy.Limits, filepath.Dir(procs))
-	}
-	if t.from != nil {
-		h.Tenancy.From = t.from.Dir
-	}
-	switch {
-	case t.pid == 0 && t.died == "":
-	case t.held:
-		h.State = "stopped"
-	default:
-		h.State = "running"
-	}
-	return h, nil
+	return p.arm.groups.Handle(p.name, p.next, p.root.Root, p.group, p.now.life())
 }
 
 // Adopt implements engine.Adopter.
 func (a *Arm) Adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptParams) (engine.Root, engine.Place, error) {
 	r, pl, err := a.adopt(ctx, ws, p)
 	if err != nil {
-		var e *engine.Error
-		if !asError(err, &e) {
-			err = &engine.Error{Op: "adopt " + string(p.Place.Name), Err: err}
-		}
-		return nil, nil, err
+		return nil, nil, tree.Wrapped("adopt "+string(p.Place.Name), err)
 	}
 	switch p.Place.State {
 	case "running":
@@ -77,163 +35,48 @@ func (a *Arm) Adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptPara
 }
 
 func (a *Arm) adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptParams) (*root, *place, error) {
-	things := owned(p.Owned)
-	kdat, err := a.tool.Kdat(kdatDir(ws.State))
-	if err == nil {
-		err = kdat.Ensure(ctx)
+	things := tree.Owned(p.Owned)
+	if err := a.groups.Adopt(ws, things, p.Place); err != nil {
+		return nil, nil, err
 	}
+	r, err := tree.AdoptRoot(ctx, ws, a.tool, p, a.settings.Attach)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := things.present("directory", ws.Work); err != nil {
-		return nil, nil, err
-	}
-	if err := a.adoptGroups(ws, things, p.Place); err != nil {
-		return nil, nil, err
-	}
-	r, err := a.adoptRoot(ctx, ws, things, p)
+	pl := &place{arm: a, ws: ws, root: &root{r}, name: string(p.Place.Name), next: int(p.Place.Tenancies)}
+	known, err := things.Group(p.Place.Group)
 	if err != nil {
 		return nil, nil, err
 	}
-	pl := &place{arm: a, ws: ws, root: r, name: string(p.Place.Name), next: int(p.Place.Tenancies)}
-	known, err := things.group(p.Place.Group)
-	if err != nil {
+	if pl.group, err = a.groups.Run.AdoptGroup(pl.name, known); err != nil {
 		return nil, nil, err
 	}
-	if pl.group, err = a.owner.AdoptGroup(pl.name, known); err != nil {
-		return nil, nil, err
-	}
-	if p.Place.Tenancy != nil {
-		if pl.now, err = pl.adopt(things, *p.Place.Tenancy, p.Place.State); err != nil {
+	if h := p.Place.Tenancy; h != nil {
+		t, err := tree.AdoptTenancy(a.groups.Run, pl.group, things, *h, p.Place.State)
+		if err != nil {
 			return nil, nil, err
 		}
-	}
-	return r, pl, nil
-}
-
-// adoptGroups takes over the run's ownership cgroup and that of the tools.
-func (a *Arm) adoptGroups(ws *engine.Workspace, things owned, h bench.PlaceHandle) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.owner != nil {
-		return errors.New("adopt place: the arm has begun a run of its own")
-	}
-	owner, err := things.group(h.Ownership)
-	if err != nil {
-		return err
-	}
-	tools, err := things.group(h.Tools)
-	if err != nil {
-		return err
-	}
-	if a.owner, err = cgroup.AdoptOwner(ws, owner, map[string]int{string(h.Name): int(h.Tenancies)}); err != nil {
-		return err
-	}
-	a.tools, err = a.owner.AdoptGroup("tools", tools)
-	return err
-}
-
-// adoptRoot takes over the mounted image.
-func (a *Arm) adoptRoot(ctx context.Context, ws *engine.Workspace, things owned, p bench.AdoptParams) (*root, error) {
-	mount, err := things.one("mount", p.Place.Image)
-	if err != nil {
-		return nil, err
-	}
-	at := image.Adopted{Dir: p.Place.Image, Mount: *mount.Identity, Device: mount.Claim.Backing}
-	for _, t := range things {
-		switch {
-		case t.Kind == "loop" && t.Identity != nil && t.Identity.Loop == at.Device:
-			at.Loop = t.Identity
-		case t.Kind == "export" && t.Identity != nil:
-			if alive, err := procfs.Alive(*t.Identity); err != nil || !alive {
-				return nil, refused("the program that shows the image, pid %d, has ended (%v)", t.Identity.Pid, err)
+		if t.Held {
+			if t.Stopped, err = stoppedIn(h.From); err != nil {
+				return nil, nil, err
 			}
 		}
+		pl.now = &tenancy{Tenancy: *t}
 	}
-	if at.Loop == nil && a.settings.Attach != image.MethodNBD {
-		return nil, refused("the ledger has no loop device for %s", at.Device)
-	}
-	m, err := image.Adopt(ctx, image.AttachOptions{
-		Path: imagePath(ws, p.Image), Image: p.Image, Method: a.settings.Attach, CacheDir: image.CacheDir(ws.State),
-	}, at)
-	if err != nil {
-		return nil, err
-	}
-	return &root{Mounted: m, sha256: p.Image.Sha256}, nil
+	return pl.root, pl, nil
 }
 
-// adopt takes over a life of the slot: its folder, its limits and, while it
-// lives, its first process, by pid and start time.
-func (p *place) adopt(things owned, h bench.TenancyHandle, state string) (*tenancy, error) {
-	folder, err := things.one("directory", h.Folder)
+// stoppedIn are the inner pids that were stopped when the tree was dumped.
+func stoppedIn(dir string) (map[int]bool, error) {
+	pids, err := criu.OpenImages(filepath.Join(dir, tree.ImagesDir)).StoppedAtDump()
 	if err != nil {
 		return nil, err
 	}
-	if err := things.present("directory", h.Folder); err != nil {
-		return nil, err
-	}
-	t := &tenancy{dir: h.Folder, dirID: folder.Id, layers: h.Layers, policy: h.Policy, exclude: h.Exclude, procID: h.Process, held: state == "stopped"}
-	if h.From != "" {
-		t.from = &engine.Checkpoint{Dir: h.From}
-	}
-	var limits []cgroup.Known
-	for _, path := range h.Limits {
-		known, err := things.group(path)
-		if err != nil {
-			return nil, err
-		}
-		limits = append(limits, known)
-	}
-	if t.limits, err = p.arm.owner.AdoptLimits(limits); err != nil {
-		return nil, err
-	}
-	if state == "vacant" {
-		return t, nil
-	}
-	first, err := things.process(h.Process)
-	if err != nil {
-		return nil, err
-	}
-	t.adopted, err = procfs.Open(first)
-	if err == nil {
-		var ended bool
-		if ended, err = t.adopted.Exited(); err == nil && !ended {
-			return t, p.enter(t, first)
-		}
-		t.adopted.Close()
-		t.adopted = nil
-	}
-	if err != nil && !errors.Is(err, engine.ErrDead) {
-		return nil, err
-	}
-	t.died = fmt.Sprintf(": pid %d, which started at tick %s, is no more", first.Pid, first.StartTicks)
-	return t, nil
-}
-
-// enter opens what is reached through the first process, and requires that it
-// is where the slot is.
-func (p *place) enter(t *tenancy, first bench.Identity) error {
-	pids, err := p.group.Pids()
-	if err != nil {
-		return err
-	}
-	inside := false
+	stopped := map[int]bool{}
 	for _, pid := range pids {
-		inside = inside || pid == int(first.Pid)
+		stopped[pid] = true
 	}
-	if !inside {
-		return refused("pid %d is not in the slot's control group %s", first.Pid, p.group.Path())
-	}
-	if t.net, err = netns.Open(fmt.Sprintf("/proc/%d/ns/net", first.Pid)); err != nil {
-		return err
-	}
-	if ended, err := t.adopted.Exited(); err != nil || ended {
-		t.net.Close()
-		t.net = nil
-		return refused("pid %d ended while it was taken over", first.Pid)
-	}
-	t.pid = int(first.Pid)
-	return nil
+	return stopped, nil
 }
 
 // OpenCheckpoint implements engine.CheckpointOpener.
@@ -247,84 +90,4 @@ func (a *Arm) OpenCheckpoint(ctx context.Context, r engine.Root, dir string) (en
 		return engine.Checkpoint{}, err
 	}
 	return cp, a.usable(ctx, mounted, cp)
-}
-
-// serverFact is the digest of the program that the first process runs: the guest server.
-func serverFact(pid int) bench.Fact {
-	f := bench.Fact{Name: engine.ServerDigest, View: engine.ViewStopped}
-	source := fmt.Sprintf("/proc/%d/exe", pid)
-	program, err := os.Open(source)
-	if err == nil {
-		defer program.Close()
-		sum := sha256.New()
-		if _, err = io.Copy(sum, program); err == nil {
-			f.Known, f.Value, f.Source = true, hex.EncodeToString(sum.Sum(nil)), "the first process's program"
-			return f
-		}
-	}
-	f.Reason = err.Error()
-	return f
-}
-
-// owned are the things of a ledger that are not gone.
-type owned []bench.OwnedThing
-
-func refused(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", engine.ErrRefused, fmt.Sprintf(format, args...))
-}
-
-// one is the thing of a kind at a path. It is bound to an identity.
-func (o owned) one(kind, path string) (bench.OwnedThing, error) {
-	var found *bench.OwnedThing
-	for i, t := range o {
-		if t.Kind != kind || t.Claim.Path != path {
-			continue
-		}
-		if found != nil {
-			return *found, refused("the ledger has two of %s %s", kind, path)
-		}
-		found = &o[i]
-	}
-	if found == nil || found.Identity == nil {
-		return bench.OwnedThing{}, refused("the ledger has no identity for %s %s", kind, path)
-	}
-	return *found, nil
-}
-
-func (o owned) group(path string) (cgroup.Known, error) {
-	t, err := o.one("cgroup", path)
-	if err != nil {
-		return cgroup.Known{}, err
-	}
-	return cgroup.Known{ID: t.Id, Path: path, Identity: *t.Identity}, nil
-}
-
-func (o owned) process(id int64) (bench.Identity, error) {
-	for _, t := range o {
-		if t.Id == id && t.Kind == "process" && t.Identity != nil && t.Identity.Pid > 0 && t.Identity.StartTicks != "" {
-			return *t.Identity, nil
-		}
-	}
-	return bench.Identity{}, refused("the ledger has no process with number %d", id)
-}
-
-// present requires that what lies at a path is the thing.
-func (o owned) present(kind, path string) error {
-	t, err := o.one(kind, path)
-	if err != nil {
-		return err
-	}
-	have, err := fileIdentity(path)
-	if errors.Is(err, os.ErrNotExist) || err == nil && have != *t.Identity {
-		return refused("%s %s is gone, or another one has its name", kind, path)
-	}
-	return err
-}
-
-// imagePath is where the image of a manifest lies.
-func imagePath(ws *engine.Workspace, i bench.Image) string {
-	if filepath.IsAbs(i.File) {
-		return i.File
-	}
-	return filepath.Join(ws.State, "images", i.File)
 }

@@ -2,29 +2,16 @@ package drums
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/docker/go-units"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/criu"
-	"github.com/drumsbench/drumsbench/arms/locks"
-	"github.com/drumsbench/drumsbench/arms/overlay"
+	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
-	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/schemas/bench"
-)
-
-// Folders and files of a checkpoint.
-const (
-	imagesDir = "images"
-	layerDir  = "layers/0"
-	stateFile = "state.json"
 )
 
 // Dump implements engine.Slot. While criu holds the tree stopped, the census is
@@ -33,180 +20,63 @@ const (
 func (s *slot) Dump(ctx context.Context, p bench.DumpParams, ref engine.GuestReference) (engine.Checkpoint, engine.Place, error) {
 	cp, err := s.dump(ctx, p, ref)
 	if err != nil {
-		var e *engine.Error
-		if !asError(err, &e) {
-			err = &engine.Error{Op: "dump " + s.name, Err: err}
-		}
-		return engine.Checkpoint{}, nil, err
+		return engine.Checkpoint{}, nil, tree.Wrapped("dump "+s.name, err)
 	}
 	return cp, s.place, nil
 }
 
-// census is the slot as it was while criu held it stopped.
-type census struct {
-	reference bench.Reference
-	locks     []bench.Lock
-	state     bench.StateManifest
-	server    bench.Fact
-	// attempts says how many dumps it took.
-	attempts bench.Fact
-}
-
-func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestReference) (cp engine.Checkpoint, err error) {
+func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestReference) (engine.Checkpoint, error) {
 	t := s.now
-	if t == nil || t.pid == 0 {
-		return engine.Checkpoint{}, engine.ErrDead
+	if err := t.life().Dumpable(s.name); err != nil {
+		return engine.Checkpoint{}, err
 	}
-	if t.from != nil {
-		return engine.Checkpoint{}, &engine.Error{Op: "dump " + s.name, Err: fmt.Errorf("%w: the slot was itself restored from a checkpoint", engine.ErrRefused),
-			Hint: "dump a provisioned slot; chains of checkpoints are not made yet"}
-	}
-	t.policy, t.exclude = p.Policy, nonNil(p.Exclude)
+	t.Policy, t.Exclude = p.Policy, tree.NonNil(p.Exclude)
 	ghost, err := units.RAMInBytes(string(p.Policy.GhostLimit))
 	if err != nil {
 		return engine.Checkpoint{}, err
 	}
-	// Made in the scratch directory and moved once it is sealed: what is not a whole
-	// checkpoint never looks like one, and sweep knows whose it is.
-	dir := filepath.Join(s.ws.Work, s.name+".checkpoint")
-	id, err := engine.Own(s.ws.Ledger, "directory", bench.Claim{Path: dir}, func() (bench.Identity, error) {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return bench.Identity{}, err
+	return tree.Draft(s.ws, s.name, func(dir string) (engine.Checkpoint, error) {
+		o := criu.DumpOptions{
+			Pid: t.Pid, ImagesDir: filepath.Join(dir, tree.ImagesDir), WorkDir: filepath.Join(dir, "criu"),
+			FileLocks: s.arm.settings.Locks != "refuse", TCPClose: p.Policy.EstablishedTCP == "close", GhostLimit: ghost,
 		}
-		return fileIdentity(dir)
+		var c tree.Census
+		attempts, err := tree.Attempts(ctx, s.name, "criu", []string{o.ImagesDir, o.WorkDir}, func() (err error) {
+			c, err = s.dumpOnce(ctx, dir, o, ref)
+			return err
+		})
+		if err != nil {
+			return engine.Checkpoint{}, err
+		}
+		if c.Reference.Processes == nil {
+			return engine.Checkpoint{}, errors.New("criu dumped the tree without saying that it was stopped; no census was taken")
+		}
+		defer engine.StartSpan(ctx, "seal")()
+		facts := append(s.arm.tool.Facts(), s.arm.host...)
+		return tree.Dumped{
+			Arm: Kind, Slot: s.name, Params: p, Root: s.root.Root, Tenancy: t.life(), Group: s.group, Census: c,
+			Facts: append(facts, attempts, networkFact(criu.OpenImages(o.ImagesDir))),
+		}.Seal(ctx, dir)
 	})
-	if err != nil {
-		return engine.Checkpoint{}, err
-	}
-	defer func() {
-		rerr := os.RemoveAll(dir)
-		if rerr == nil {
-			rerr = s.ws.Ledger.Gone(id)
-		}
-		err = errors.Join(err, rerr)
-	}()
-	if err := os.Mkdir(filepath.Join(dir, filepath.Dir(layerDir)), 0o755); err != nil {
-		return engine.Checkpoint{}, err
-	}
-	c, err := s.dumpTree(ctx, dir, criu.DumpOptions{
-		Pid: t.pid, ImagesDir: filepath.Join(dir, imagesDir), WorkDir: filepath.Join(dir, "criu"),
-		FileLocks: s.arm.settings.Locks != "refuse", TCPClose: p.Policy.EstablishedTCP == "close", GhostLimit: ghost,
-	}, ref)
-	if err != nil {
-		return engine.Checkpoint{}, err
-	}
-	if c.reference.Processes == nil {
-		return engine.Checkpoint{}, errors.New("criu dumped the tree without saying that it was stopped; no census was taken")
-	}
-	defer engine.StartSpan(ctx, "seal")()
-	if cp, err = s.seal(ctx, dir, p, c); err != nil {
-		return cp, err
-	}
-	cp.Dir = filepath.Join(s.ws.Run, "checkpoints", s.name)
-	if err := os.MkdirAll(filepath.Dir(cp.Dir), 0o755); err != nil {
-		return cp, err
-	}
-	return cp, os.Rename(dir, cp.Dir)
 }
 
-// census reads the stopped tree and refuses what cannot be dumped.
-func (s *slot) census(ctx context.Context, ref engine.GuestReference) (c census, err error) {
-	o := s.Observe(ctx, engine.AspectMounts, engine.AspectNetwork, engine.AspectLocks, engine.AspectProcesses, engine.AspectEnclosure, engine.AspectState)
-	e := &engine.Error{Op: "dump " + s.name}
-	if found, ok := o.Enclosure.Get(); ok && len(found) > 0 {
-		e.Err = fmt.Errorf("%w: %s %s", engine.ErrRefused, found[0].Subject, found[0].Text)
-		e.Hint, e.Findings = found[0].Hint, found
-		return c, e
-	}
-	if mounts, ok := o.Mounts.Get(); ok {
-		if found := engine.MountContract(mounts); len(found) > 0 {
-			e.Err = fmt.Errorf("%w: %s %s", engine.ErrRefused, found[0].Subject, found[0].Text)
-			e.Hint, e.Findings = found[0].Hint, found
-			return c, e
-		}
-	}
-	unknown := func(what, reason string) error {
-		e.Err = fmt.Errorf("%w: %s: %s", engine.ErrUnknown, what, reason)
-		return e
-	}
-	var ok bool
-	if _, ok = o.Enclosure.Get(); !ok {
-		return c, unknown("enclosure", o.Enclosure.Reason())
-	}
-	if c.reference.Mounts, ok = o.Mounts.Get(); !ok {
-		return c, unknown("mounts", o.Mounts.Reason())
-	}
-	if c.reference.Network, ok = o.Network.Get(); !ok {
-		return c, unknown("network", o.Network.Reason())
-	}
-	if c.reference.Processes, ok = o.Processes.Get(); !ok {
-		return c, unknown("processes", o.Processes.Reason())
-	}
-	if c.locks, ok = o.Locks.Get(); !ok {
-		return c, unknown("locks", o.Locks.Reason())
-	}
-	if c.state, ok = o.State.Get(); !ok {
-		return c, unknown("state", o.State.Reason())
-	}
-	c.reference.Live, c.reference.Canary = ref.Live, ref.Canary
-	c.server = serverFact(s.now.pid)
-	return c, nil
-}
-
-// seal ends what is left of the tree, turns the upper layer into a read-only
-// one and writes the handle.
-func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c census) (engine.Checkpoint, error) {
-	t := s.now
-	img := criu.OpenImages(filepath.Join(dir, imagesDir))
-	wanted, err := img.Locks()
-	if err != nil {
-		return engine.Checkpoint{}, err
-	}
-	// The wanted set is CRIU's own lock image; the kernel's word must agree with it.
-	if missing, extra := locks.Diff(wanted, c.locks); len(missing)+len(extra) > 0 {
-		e := &engine.Error{Op: "dump " + s.name, Err: fmt.Errorf("criu's lock image and /proc disagree: %d locks only in the image, %d only in fdinfo", len(missing), len(extra))}
-		for _, l := range missing {
-			e.Findings = append(e.Findings, bench.Finding{Verdict: engine.Fail, Subject: locks.Describe(l), Text: "is in criu's lock image but not in fdinfo"})
-		}
-		for _, l := range extra {
-			e.Findings = append(e.Findings, bench.Finding{Verdict: engine.Fail, Subject: locks.Describe(l), Text: "is in fdinfo but not in criu's lock image"})
-		}
-		return engine.Checkpoint{}, e
-	}
-	copyUp, err := img.CopyUp()
-	if err != nil {
-		return engine.Checkpoint{}, err
-	}
-	state, err := json.MarshalIndent(c.state, "", "  ")
-	if err != nil {
-		return engine.Checkpoint{}, err
-	}
-	if err := os.WriteFile(filepath.Join(dir, stateFile), append(state, '\n'), 0o600); err != nil {
-		return engine.Checkpoint{}, err
-	}
-	if c.reference.State, err = canonical.Digest(c.state); err != nil {
-		return engine.Checkpoint{}, err
-	}
-	// The tree is gone, its mount namespace and overlay with it; only now may the upper move.
-	if err := s.group.Kill(ctx); err != nil {
-		return engine.Checkpoint{}, err
-	}
-	if err := t.reap(ctx); err != nil {
-		return engine.Checkpoint{}, err
-	}
-	if err := overlay.Seal(overlay.SealOptions{
-		Upper: t.upper(), Work: t.work(), Image: s.root.Dir(), Dest: filepath.Join(dir, layerDir), Cache: &s.root.hashes,
-	}); err != nil {
-		return engine.Checkpoint{}, err
-	}
-	facts := append(s.arm.tool.Facts(), s.arm.host...)
-	facts = append(facts, c.server, c.attempts, networkFact(img))
-	return checkpoint.Seal(ctx, dir, bench.Checkpoint{
-		ApiVersion: engine.APIVersion, Arm: Kind, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),
-		Workload: p.Workload, Image: s.root.sha256,
-		Layers: []string{layerDir}, CopyUp: nonNil(copyUp), Locks: nonNil(wanted),
-		Reference: c.reference, Facts: facts,
+// dumpOnce is one dump, with the census of the tree while criu holds it stopped.
+func (s *slot) dumpOnce(ctx context.Context, dir string, o criu.DumpOptions, ref engine.GuestReference) (c tree.Census, err error) {
+	defer engine.StartSpan(ctx, "criu")()
+	err = s.arm.besideCRIU(s.ws, dir, func() error {
+		return criu.Dump(ctx, s.arm.command(s.arm.groups.Tools.FD()), o, func(_ context.Context, n criu.Notification) error {
+			if n.Script != criu.ScriptNetworkLock { // all tasks are seized
+				return nil
+			}
+			defer engine.StartSpan(ctx, "census")()
+			s.now.tracer = n.CRIU
+			defer func() { s.now.tracer = 0 }()
+			var err error
+			c, err = s.place.tree(s.now).Census(ref)
+			return err
+		})
 	})
+	return c, s.keepLog(o.WorkDir, err)
 }
 
 // networkFact says whether CRIU dumped the network namespace: it returns 0

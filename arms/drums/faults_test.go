@@ -15,6 +15,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/thread"
+	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -30,7 +31,7 @@ type saboteur struct {
 func (s *saboteur) Provision(ctx context.Context, ws *engine.Workspace, r engine.Root, p engine.Place, params bench.ProvisionParams) (engine.Slot, error) {
 	got, err := s.Arm.Provision(ctx, ws, r, p, params)
 	if err == nil && s.provisioned != nil {
-		err = s.provisioned(got.(*slot).now.pid)
+		err = s.provisioned(got.(*slot).now.Pid)
 		if err != nil {
 			err = errors.Join(err, got.Release(ctx))
 		}
@@ -44,7 +45,7 @@ func (s *saboteur) Provision(ctx context.Context, ws *engine.Workspace, r engine
 func (s *saboteur) Restore(ctx context.Context, ws *engine.Workspace, r engine.Root, cp engine.Checkpoint, p engine.Place, params bench.RestoreParams) (engine.Stopped, error) {
 	got, err := s.Arm.Restore(ctx, ws, r, cp, p, params)
 	if err == nil && s.restored != nil {
-		err = s.restored(got.(*stopped).now.pid)
+		err = s.restored(got.(*stopped).now.Pid)
 	}
 	return got, err
 }
@@ -162,7 +163,7 @@ if os.fork()==0:
 		"a checkpoint's file grew (case 12)": {
 			plant: func(t *testing.T, s *saboteur, _ *bench.Manifest) {
 				s.dumped = func(cp engine.Checkpoint) error {
-					f, err := os.OpenFile(filepath.Join(cp.Dir, layerDir, "var/lib/locks/plain"), os.O_APPEND|os.O_WRONLY, 0)
+					f, err := os.OpenFile(filepath.Join(cp.Dir, tree.LayerDir, "var/lib/locks/plain"), os.O_APPEND|os.O_WRONLY, 0)
 					if err != nil {
 						return err
 					}

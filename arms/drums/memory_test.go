@@ -34,12 +34,12 @@ func TestMemory(t *testing.T) {
 			defer cancel()
 			if attach == "fuse" {
 				// A daemon that is not found is not one that takes no memory.
-				tools := s.arm.tools
-				s.arm.tools = s.slot.(*slot).group
+				tools := s.arm.groups.Tools
+				s.arm.groups.Tools = s.slot.(*slot).group
 				if r := s.slot.Observe(ctx, engine.AspectMemory).Memory; !strings.Contains(r.Reason(), "storage daemon") {
 					t.Errorf("without a daemon: %q", r.Reason())
 				}
-				s.arm.tools = tools
+				s.arm.groups.Tools = tools
 			}
 			if err := s.slot.(*slot).group.Kill(ctx); err != nil {
 				t.Fatal(err)

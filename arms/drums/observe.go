@@ -2,191 +2,42 @@ package drums
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"strings"
 
-	"github.com/moby/sys/mountinfo"
-
-	"github.com/drumsbench/drumsbench/arms/criu"
-	"github.com/drumsbench/drumsbench/arms/locks"
-	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
-	"github.com/drumsbench/drumsbench/engine/observe"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 // Observe implements engine.Slot.
-func (s *slot) Observe(ctx context.Context, aspects ...engine.Aspect) engine.Observation {
-	return s.observe(ctx, engine.ViewHost, aspects)
+func (s *slot) Observe(_ context.Context, aspects ...engine.Aspect) engine.Observation {
+	return s.observe(engine.ViewHost, aspects)
 }
 
 // Observe implements engine.Stopped.
-func (s *stopped) Observe(ctx context.Context, aspects ...engine.Aspect) engine.Observation {
-	return s.observe(ctx, engine.ViewStopped, aspects)
+func (s *stopped) Observe(_ context.Context, aspects ...engine.Aspect) engine.Observation {
+	return s.observe(engine.ViewStopped, aspects)
 }
 
-func (p *place) observe(_ context.Context, view bench.View, aspects []engine.Aspect) (o engine.Observation) {
+func (p *place) observe(view bench.View, aspects []engine.Aspect) engine.Observation {
 	p.mu.Lock()
 	t := p.now
 	p.mu.Unlock()
-	if t == nil || t.pid == 0 {
-		return dead(view, aspects, "the slot is dead: it has no tree")
+	if t == nil || t.Pid == 0 {
+		return tree.Dead(view, aspects, "the slot is dead: it has no tree")
 	}
-	proc := fmt.Sprintf("/proc/%d/", t.pid)
-	for _, a := range aspects {
-		switch a {
-		case engine.AspectLimits:
-			tasks, err := procfs.Tasks(t.pid)
-			if err != nil {
-				o.Limits = engine.Unknown[engine.Limits](err.Error(), view)
-				continue
-			}
-			pids := make([]int, len(tasks))
-			for i, task := range tasks {
-				pids[i] = task.Pid
-			}
-			if r := t.limits.Read(pids); r.Reason() != "" {
-				o.Limits = engine.Unknown[engine.Limits](r.Reason(), view)
-			} else {
-				v, _ := r.Get()
-				o.Limits = engine.Known(v, r.Source(), view)
-			}
-		case engine.AspectMounts:
-			o.Mounts = reading(view, proc+"mountinfo", func() ([]bench.Mount, error) {
-				f, err := os.Open(proc + "mountinfo")
-				if err != nil {
-					return nil, err
-				}
-				defer f.Close()
-				return observe.ParseMounts(f)
-			})
-		case engine.AspectNetwork:
-			o.Network = reading(view, "netlink in "+proc+"ns/net", func() (bench.Network, error) { return observe.NetworkAt(proc + "ns/net") })
-		case engine.AspectLocks:
-			o.Locks = reading(view, proc+"fdinfo of the tree", func() ([]bench.Lock, error) {
-				list, _, err := locks.Census(t.pid)
-				return list, err
-			})
-		case engine.AspectProcesses:
-			o.Processes = reading(view, proc+" of the tree", func() ([]bench.Process, error) {
-				list, _, err := procfs.Processes(t.pid)
-				return list, err
-			})
-		case engine.AspectEnclosure:
-			o.Enclosure = reading(view, "/proc of the tree, sock_diag, /proc/locks", func() ([]bench.Finding, error) {
-				found, err := procfs.Enclosure(t.pid, procfs.Options{EstablishedTCP: t.policy.EstablishedTCP, Locks: p.arm.settings.Locks, Tracer: t.tracer})
-				if err != nil {
-					return nil, err
-				}
-				shared, err := sharedMounts(t.pid)
-				return append(found, shared...), err
-			})
-		case engine.AspectState:
-			o.State = reading(view, "layers and upper of the slot", func() (bench.StateManifest, error) { return p.state(t) })
-		case engine.AspectToolConfig:
-			o.ToolConfig = engine.Known(criu.HostConfig(os.Environ(), os.DirFS("/")), "files and environment of the host", engine.ViewHost)
-		case engine.AspectMemory:
-			o.Memory = p.memory(t)
-		}
-	}
-	// What was read of a tree that has ended meanwhile is no reading: parts of it were
-	// gone, and the pid of one that is not ours to reap may be another process's by now.
-	if ended, err := t.ended(); err != nil {
-		return dead(view, aspects, err.Error())
-	} else if ended {
-		return dead(view, aspects, "the slot is dead: its first process has ended")
-	}
-	return o
+	return p.tree(t).Observe(view, aspects)
 }
 
-// dead is the observation of a slot without a tree. The host's own configuration
-// does not depend on it, but a gate that passes on a dead slot has judged nothing.
-func dead(view bench.View, aspects []engine.Aspect, why string) (o engine.Observation) {
-	for _, a := range aspects {
-		switch a {
-		case engine.AspectLimits:
-			o.Limits = engine.Unknown[engine.Limits](why, view)
-		case engine.AspectMounts:
-			o.Mounts = engine.Unknown[[]bench.Mount](why, view)
-		case engine.AspectNetwork:
-			o.Network = engine.Unknown[bench.Network](why, view)
-		case engine.AspectLocks:
-			o.Locks = engine.Unknown[[]bench.Lock](why, view)
-		case engine.AspectProcesses:
-			o.Processes = engine.Unknown[[]bench.Process](why, view)
-		case engine.AspectEnclosure:
-			o.Enclosure = engine.Unknown[[]bench.Finding](why, view)
-		case engine.AspectState:
-			o.State = engine.Unknown[bench.StateManifest](why, view)
-		case engine.AspectToolConfig:
-			o.ToolConfig = engine.Unknown[[]string](why, view)
-		case engine.AspectMemory:
-			o.Memory = engine.Unknown[engine.Memory](why, view)
-		}
-	}
-	return o
+// tree is the slot's process tree for all that is shared with other arms.
+func (p *place) tree(t *tenancy) tree.Tree {
+	out := t.Tree(p.name, p.root.Root, p.arm.settings.Locks)
+	out.Tracer, out.Memory = t.tracer, func() engine.Reading[engine.Memory] { return p.memory(t) }
+	return out
 }
 
-// sharedMounts names the slot's mounts whose file system the host mounts too: a
-// bind of a whole tmpfs has the file system's own root and looks like the slot's.
-func sharedMounts(pid int) ([]bench.Finding, error) {
-	host, err := mountinfo.GetMounts(nil)
-	if err != nil {
-		return nil, err
-	}
-	type device struct{ major, minor int }
-	of := map[device]string{}
-	for _, m := range host {
-		of[device{m.Major, m.Minor}] = m.Mountpoint
-	}
-	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	slot, err := mountinfo.GetMountsFromReader(f, nil)
-	if err != nil {
-		return nil, err
-	}
-	found := []bench.Finding{}
-	for _, m := range slot {
-		if at, shared := of[device{m.Major, m.Minor}]; shared {
-			found = append(found, bench.Finding{Verdict: engine.Fail, Subject: m.Mountpoint,
-				Text: "is the host's " + m.FSType + " that is mounted on " + at, Want: "a file system of the slot's own", Have: m.Source,
-				Hint: "mount nothing of the host in a slot; unmount it, or give the slot its own"})
-		}
-	}
-	return found, nil
-}
-
-func reading[T any](view bench.View, source string, read func() (T, error)) engine.Reading[T] {
-	v, err := read()
-	if err != nil {
-		return engine.Unknown[T](err.Error(), view)
-	}
-	return engine.Known(v, source, view)
-}
-
-// state is the collapsed difference of the slot's layers and tmpfs against the image.
-func (p *place) state(t *tenancy) (bench.StateManifest, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", t.pid))
-	if err != nil {
-		return bench.StateManifest{}, err
-	}
-	defer f.Close()
-	mounts, err := observe.ParseMounts(f)
-	if err != nil {
-		return bench.StateManifest{}, err
-	}
-	tmpfs := map[string]string{}
-	for _, m := range mounts {
-		if m.Fstype == "tmpfs" {
-			tmpfs[m.Point] = fmt.Sprintf("/proc/%d/root/%s", t.pid, strings.TrimPrefix(m.Point, "/"))
-		}
-	}
-	return overlay.State(overlay.StateOptions{
-		Image: p.root.Dir(), Layers: t.layers, Upper: t.upper(), Work: t.work(), Tmpfs: tmpfs, Exclude: t.exclude, Cache: &p.root.hashes,
-	})
+// memory is the slot's memory, and that of the program that serves the image's
+// blocks, where there is one. A slot of this arm needs nothing else beside it.
+func (p *place) memory(t *tenancy) engine.Reading[engine.Memory] {
+	return tree.WithServers(procfs.SlotMemory(t.Pid), p.arm.settings.Attach, p.arm.groups.Tools)
 }

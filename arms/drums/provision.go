@@ -2,10 +2,8 @@ package drums
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,9 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/drumsbench/drumsbench/arms/overlay"
-	"github.com/drumsbench/drumsbench/arms/procfs"
-	"github.com/drumsbench/drumsbench/arms/thread"
+	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/guest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -44,20 +40,10 @@ func (a *Arm) Provision(ctx context.Context, ws *engine.Workspace, r engine.Root
 // abandon takes away what a failed provision or restore made; a new place goes
 // altogether, an old one stays vacant so that it can be tried again.
 func (p *place) abandon(ctx context.Context, op string, err error, whole bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	undo := p.Vacate
 	if whole {
-		undo = p.Release
+		return tree.Abandon(ctx, op, err, p.Release)
 	}
-	if uerr := undo(ctx); uerr != nil {
-		err = fmt.Errorf("%w; and then: %w", err, uerr)
-	}
-	var e *engine.Error
-	if asError(err, &e) {
-		return err
-	}
-	return &engine.Error{Op: op, Err: err}
+	return tree.Abandon(ctx, op, err, p.Vacate)
 }
 
 func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*slot, error) {
@@ -67,12 +53,12 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 	if err != nil {
 		return nil, err
 	}
-	t.policy, t.exclude = params.Policy, nonNil(params.Exclude)
-	env, err := guestEnv(params.Guest)
+	t.Policy, t.Exclude = params.Policy, tree.NonNil(params.Exclude)
+	env, err := tree.GuestEnv(params.Guest)
 	if err != nil {
 		return nil, err
 	}
-	t.procID, err = p.ws.Ledger.Intend("process", bench.Claim{Cgroup: p.group.Path(), Note: "first process of " + p.name})
+	t.Process, err = p.ws.Ledger.Intend("process", bench.Claim{Cgroup: p.group.Path(), Note: "first process of " + p.name})
 	if err != nil {
 		return nil, err
 	}
@@ -82,12 +68,15 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 		Cloneflags: unix.CLONE_NEWPID, Setsid: true,
 		UseCgroupFD: true, CgroupFD: p.birth(t),
 	}}
-	err = apart(unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS, func() error {
-		leave, err := t.limits.JoinThread()
+	err = tree.Apart(unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS, func() error {
+		leave, err := t.Limits.JoinThread()
 		if err != nil {
 			return err
 		}
-		err = prepare(overlay.Options{Lower: []string{p.root.Dir()}, Upper: t.upper(), Work: t.work(), Target: t.merged(), NFSExport: true}, p.name)
+		err = t.Mount(p.root.Dir())
+		if err == nil {
+			err = prepare(t.Merged(), p.name)
+		}
 		if err == nil {
 			err = startInside(cmd)
 		}
@@ -98,69 +87,22 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 	}
 	pid := cmd.Process.Pid
 	cmd.Process.Release() // we wait for it ourselves: a restored first process is no exec.Cmd either
-	if err := p.settle(t, pid); err != nil {
+	if err := t.Settle(p.ws.Ledger, pid); err != nil {
 		return nil, err
 	}
-	return &slot{p}, p.limited(t)
+	if err := tree.Leads(pid); err != nil {
+		return nil, &engine.Error{Op: "start " + p.name, Err: err}
+	}
+	return &slot{p}, p.tree(t).Limited()
 }
 
-// limited requires that the kernel already holds the slot's first process to its
-// bounds, and that it leads a session of its own namespace: CRIU cannot dump a
-// session whose leader is outside.
-func (p *place) limited(t *tenancy) error {
-	tasks, err := procfs.Tasks(t.pid)
-	if err != nil {
+// prepare makes the calling thread's namespaces those of the slot on root, all but
+// proc, which only a process of the slot's pid namespace can mount: guestd does.
+func prepare(root, hostname string) error {
+	if err := mountSystem(root); err != nil {
 		return err
 	}
-	for _, task := range tasks {
-		if task.Pid == t.pid && (task.Inner != 1 || task.Session != 1 || task.Group != 1) {
-			return &engine.Error{Op: "start " + p.name, Err: fmt.Errorf("pid %d, session %d, group %d inside, want 1, 1 and 1", task.Inner, task.Session, task.Group)}
-		}
-	}
-	r := t.limits.Read([]int{t.pid})
-	got, ok := r.Get()
-	if !ok {
-		return &engine.Error{Op: "read back limits of " + p.name, Err: fmt.Errorf("%w: %s", engine.ErrUnknown, r.Reason())}
-	}
-	if len(got.Outside) > 0 {
-		return &engine.Error{Op: "read back limits of " + p.name, Err: fmt.Errorf("pid %d is not in the limits group", t.pid)}
-	}
-	return nil
-}
-
-// guestEnv is all of the environment that the first process gets.
-func guestEnv(g bench.Guest) ([]string, error) {
-	b, err := json.Marshal(g)
-	if err != nil {
-		return nil, err
-	}
-	return []string{guest.ConfigVariable + "=" + string(b), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + string(g.Home), "LANG=C.UTF-8"}, nil
-}
-
-// apart runs fn on an OS thread with a mount namespace of its own, and whatever
-// else flags say, which ends with it. What fn starts inherits the thread's
-// namespaces, root and v1 cgroups: it is prepared before it exists, and no copy
-// of this program has to run in its place.
-func apart(flags int, fn func() error) error {
-	return thread.Apart(flags, func() error {
-		// Descriptors that we inherited ourselves must not reach a slot or criu; Go's own never do.
-		if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
-			return fmt.Errorf("close inherited descriptors: %w", err)
-		}
-		return fn()
-	})
-}
-
-// prepare makes the calling thread's namespaces the slot's, all but proc, which
-// only a process of the slot's pid namespace can mount: guestd does.
-func prepare(o overlay.Options, hostname string) error {
-	if err := overlay.Mount(o); err != nil {
-		return err
-	}
-	if err := mountSystem(o.Target); err != nil {
-		return err
-	}
-	if err := pivot(o.Target); err != nil {
+	if err := pivot(root); err != nil {
 		return err
 	}
 	if err := loopbackUp(); err != nil {

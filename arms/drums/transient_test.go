@@ -49,7 +49,7 @@ func (h *hasty) Provision(ctx context.Context, ws *engine.Workspace, r engine.Ro
 	if err != nil {
 		return nil, err
 	}
-	pid := strconv.Itoa(got.(*slot).now.pid)
+	pid := strconv.Itoa(got.(*slot).now.Pid)
 	ws.Evidence = &logWatch{EvidenceStore: ws.Evidence, left: h.fails, then: func() error {
 		return os.WriteFile("/proc/"+pid+"/root/run/go", nil, 0o644)
 	}}

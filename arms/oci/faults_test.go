@@ -400,7 +400,7 @@ func TestHarmless(t *testing.T) {
 	own := s.now.limits.Name()
 	cp, place, err := w.dump(s)
 	must(t, err)
-	img := criu.OpenImages(filepath.Join(cp.Dir, imagesDir))
+	img := criu.OpenImages(filepath.Join(cp.Dir, tree.ImagesDir))
 	groups, err := img.ControlGroups()
 	if err != nil || len(groups) != 1 {
 		t.Errorf("the images keep %+v, %v", groups, err)

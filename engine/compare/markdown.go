@@ -29,7 +29,7 @@ func markdown(b *strings.Builder, c bench.Comparison) {
 		for i, r := range s.side.Runs {
 			runs[i] = fmt.Sprintf("%s (%s, last line of its chain %s)", escape(r.Run), r.Verdict, r.Events)
 		}
-		fmt.Fprintf(b, "- %s: %s %s%s: %s\n", s.name, escape(s.side.Arm), s.side.Reset, escape(settingsOf(s.side)), strings.Join(runs, ", "))
+		fmt.Fprintf(b, "- %s: %s %s%s: %s\n", s.name, escape(s.side.Arm), s.side.Reset, escape(settingsOf(s.side, false)), strings.Join(runs, ", "))
 	}
 	b.WriteString("\n")
 	if c.Verdict == Refused {

@@ -10,6 +10,9 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
+// spanPrefix begins the names of metrics that are a part of a reset's time.
+const spanPrefix = "span."
+
 const method = "values of rollouts that are neither warm-ups nor controls, of all runs of a side together; " +
 	"p50 with the distribution-free interval of its order statistics, p95 by Hyndman and Fan's eighth definition; " +
 	"the ratio is B's median over A's, with the percentile interval of a bootstrap that draws both sides anew; " +
@@ -59,7 +62,7 @@ func metrics(a, b []Run) []bench.ComparedMetric {
 	x, y := measured(a), measured(b)
 	list := slices.Clone(clocks)
 	for _, name := range spans(x, y) {
-		list = append(list, metric{"span." + name, "reset: part " + name, "ns", func(o bench.Rollout) bench.Int64 { return o.Spans[name] }})
+		list = append(list, metric{spanPrefix + name, "reset: part " + name, "ns", func(o bench.Rollout) bench.Int64 { return o.Spans[name] }})
 	}
 	list = append(list, memories...)
 	out := []bench.ComparedMetric{}

@@ -12,7 +12,8 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
-// Text is the comparisons for people. Brief leaves out the facts that are the same.
+// Text is the comparisons for people. Brief leaves out the facts that are the
+// same, the parts of times, and most of a long setting.
 func Text(c bench.Comparisons, brief bool) string {
 	var b strings.Builder
 	for i, one := range c.Comparisons {
@@ -26,8 +27,8 @@ func Text(c bench.Comparisons, brief bool) string {
 
 func text(b *strings.Builder, c bench.Comparison, brief bool) {
 	fmt.Fprintf(b, "comparison  %s: %s\n", heading(c), c.Verdict)
-	sideText(b, "A", c.A)
-	sideText(b, "B", c.B)
+	sideText(b, "A", c.A, brief)
+	sideText(b, "B", c.B, brief)
 	facts(b, c, brief)
 	if c.Verdict == Refused {
 		b.WriteString("\nrefused, no number is printed:\n")
@@ -45,6 +46,9 @@ func text(b *strings.Builder, c bench.Comparison, brief bool) {
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "METRIC\tUNIT\tSIDE\tN\tP50\t95% INTERVAL\tP95\tMIN\tMAX\tB/A\t95% INTERVAL")
 	for _, m := range c.Metrics {
+		if brief && strings.HasPrefix(m.Name, spanPrefix) {
+			continue
+		}
 		a, o := row(m.Unit, m.A), row(m.Unit, m.B)
 		fmt.Fprintf(t, "%s\t%s\tA\t%s\t\t\n", m.Name, shown(m.Unit), strings.Join(a, "\t"))
 		fmt.Fprintf(t, "\t\tB\t%s\t%s\t%s\n", strings.Join(o, "\t"), estimate("ratio", m.Ratio), interval("ratio", m.Ratio))
@@ -97,7 +101,7 @@ func settingsApart(a, b map[string]string) (x, y string) {
 	return list(a), list(b)
 }
 
-func sideText(b *strings.Builder, name string, s bench.ComparedSide) {
+func sideText(b *strings.Builder, name string, s bench.ComparedSide, brief bool) {
 	runs := make([]string, len(s.Runs))
 	for i, r := range s.Runs {
 		runs[i] = plain(r.Run)
@@ -105,13 +109,16 @@ func sideText(b *strings.Builder, name string, s bench.ComparedSide) {
 			runs[i] += " (" + string(r.Verdict) + ")"
 		}
 	}
-	fmt.Fprintf(b, "  %s  %s %s%s: %s\n", name, plain(s.Arm), s.Reset, settingsOf(s), strings.Join(runs, ", "))
+	fmt.Fprintf(b, "  %s  %s %s%s: %s\n", name, plain(s.Arm), s.Reset, settingsOf(s, brief), strings.Join(runs, ", "))
 }
 
-func settingsOf(s bench.ComparedSide) string {
+func settingsOf(s bench.ComparedSide, brief bool) string {
 	names := make([]string, 0, len(s.Settings))
 	for name, v := range s.Settings {
 		if v != "" {
+			if brief {
+				v = clip(v, 24)
+			}
 			names = append(names, name+"="+v)
 		}
 	}

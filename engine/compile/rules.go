@@ -24,6 +24,7 @@ import (
 //	services              names differ, and no two wait for the same path
 //	checker               success and failure have different exit codes
 //	experiment.reset      no mode twice
+//	experiment.bars       see bars
 //	durations             parse and are above 0; readiness.period at most its deadline
 //	sizes                 fit into 63 bits; memory is above 0
 func manifestRules(m bench.Manifest) Problems {
@@ -70,6 +71,7 @@ func manifestRules(m bench.Manifest) Problems {
 		seen[bench.Reset(reset)] = true
 	}
 
+	r.bars(m)
 	r.commands("task.setup", m.Task.Setup)
 	r.commands("task.oracle", m.Task.Oracle)
 	r.commands("readiness.probes", m.Readiness.Probes)

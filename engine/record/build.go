@@ -67,6 +67,7 @@ func assemble(dir string, h Header) (bench.Record, error) {
 	if reviewed != "" {
 		r.Digests["reviews"] = reviewed
 	}
+	r.Registration = start.Digests["registration"]
 	if r.Differences == nil {
 		r.Differences = []bench.Difference{}
 	}

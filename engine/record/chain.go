@@ -283,7 +283,7 @@ func checkFiles(dir string, links []link) (problems []Problem, err error) {
 	if len(links) == 0 {
 		return nil, nil
 	}
-	for _, f := range []struct{ digest, file string }{{"manifest", ManifestFile}, {"plan", PlanFile}, {"host", HostFile}} {
+	for _, f := range []struct{ digest, file string }{{"manifest", ManifestFile}, {"plan", PlanFile}, {"host", HostFile}, {"registration", RegistrationFile}} {
 		want, named := links[0].digests[f.digest]
 		if !named {
 			continue

@@ -8,6 +8,7 @@
 //	events.jsonl   one receipt a line, each with the digest of the line before
 //	ledger.jsonl   what the run owns or owned on the host
 //	evidence/      bytes by digest
+//	registration.json             the registration that the run belongs to, if to one
 //	reviews.jsonl  what people decided about steps that waited for them, if any did
 //	record.json    the result, made from the files above and from nothing else
 //	lock           held while the engine runs
@@ -35,15 +36,17 @@ import (
 
 // Files of a run directory.
 const (
-	ManifestFile   = "manifest.json"
-	PlanFile       = "plan.json"
-	HostFile       = "host.json"
-	EventsFile     = "events.jsonl"
-	LedgerFile     = "ledger.jsonl"
-	RecordFile     = "record.json"
-	HandleFile     = "handle.json" // of a slot by hand
-	EvidenceFolder = "evidence"
-	lockFile       = "lock"
+	ManifestFile = "manifest.json"
+	PlanFile     = "plan.json"
+	HostFile     = "host.json"
+	EventsFile   = "events.jsonl"
+	LedgerFile   = "ledger.jsonl"
+	RecordFile   = "record.json"
+	// RegistrationFile is there where run_start names it.
+	RegistrationFile = "registration.json"
+	HandleFile       = "handle.json" // of a slot by hand
+	EvidenceFolder   = "evidence"
+	lockFile         = "lock"
 )
 
 // ErrRunning: an engine holds the run directory.
@@ -151,6 +154,15 @@ func (d *Dir) WriteManifest(m bench.Manifest) (bench.SHA256, error) {
 // WriteHost writes host.json and returns its digest.
 func (d *Dir) WriteHost(h bench.HostFacts) (bench.SHA256, error) {
 	return d.write("HostFacts", HostFile, h)
+}
+
+// WriteRegistration keeps a copy of the registration that the run belongs to, and
+// returns its digest, which is that of its bytes: they are written as they are.
+func (d *Dir) WriteRegistration(data []byte) (bench.SHA256, error) {
+	if err := compile.Validate("Registration", data); err != nil {
+		return "", &engine.Error{Op: "write " + RegistrationFile, Err: err}
+	}
+	return canonical.Sum(data), d.put(RegistrationFile, data)
 }
 
 // WriteRecord writes record.json, if it is what the schema says, and returns its digest.

@@ -75,7 +75,7 @@ func Verify(dir string) (Report, error) { return VerifyAs(dir, "") }
 // Unknown where the record names another program.
 func VerifyAs(dir string, program bench.SHA256) (Report, error) {
 	v := verifier{dir: dir}
-	for _, check := range []func() error{v.events, v.files, v.evidence, v.record, v.ledger, v.slot, v.reviews, v.rebuilt} {
+	for _, check := range []func() error{v.events, v.files, v.registration, v.evidence, v.record, v.ledger, v.slot, v.reviews, v.rebuilt} {
 		if err := check(); err != nil {
 			return Report{}, err
 		}
@@ -91,7 +91,7 @@ func VerifyAs(dir string, program bench.SHA256) (Report, error) {
 
 // rank is where a file's problems are told: the chain first, from which the rest hangs.
 func rank(file string) int {
-	order := []string{EventsFile, ManifestFile, PlanFile, HostFile, LedgerFile, ReviewsFile, RecordFile}
+	order := []string{EventsFile, ManifestFile, PlanFile, HostFile, RegistrationFile, LedgerFile, ReviewsFile, RecordFile}
 	if i := slices.Index(order, file); i >= 0 {
 		return i
 	}

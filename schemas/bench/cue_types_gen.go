@@ -5,6 +5,109 @@ package bench
 // APIVersion of the schema. A manifest that declares another one is refused.
 type APIVersion string
 
+// Bar is what an experiment has to reach, fixed before it runs. Bars decide nothing of the work:
+// they are in no digest of workload or plan, and have a digest of their own.
+type Bar struct {
+	Name Name `json:"name"`
+
+	// A metric as drumsbench compare prints it: mechanism, answer, ready, usable, prepared, span.NAME, private-dirty, pss, harness, score.
+	Metric string `json:"metric"`
+
+	// The side that has to reach it.
+	Of BarSide `json:"of"`
+
+	// The side that it is divided by: the bar is about the ratio of the medians then, of's over over's.
+	Over *BarSide `json:"over,omitempty"`
+
+	// Where the median has to lie; of score, the share; with over, the ratio.
+	P50 *Bound `json:"p50,omitempty"`
+
+	// Where the 95th percentile has to lie; neither of score nor with over.
+	P95 *Bound `json:"p95,omitempty"`
+
+	// Valid measured rollouts that each side has to have at least.
+	N int64 `json:"n"`
+}
+
+// A name that may stand in a path, a cgroup or a host name.
+type Name string
+
+// BarSide is all runs of an experiment with this arm and reset.
+type BarSide struct {
+	Arm Name `json:"arm"`
+
+	Reset Reset `json:"reset"`
+}
+
+// Reset is how a slot gets back to its start.
+type Reset string
+
+// Bound is a smallest value, a largest one, or both. The bound itself is good.
+type Bound struct {
+	Min Amount `json:"min,omitempty"`
+
+	Max Amount `json:"max,omitempty"`
+}
+
+// Amount is a time ("250ms"), a size ("64MiB"), or a plain number for a share or a ratio ("0.5").
+type Amount string
+
+// BarVerdict: pass, the whole interval is on the good side of every bound; fail, it is wholly on the
+// bad side of one; not_enough_data, neither, or too few rollouts or runs; unknown, something keeps the bar from being judged.
+type BarVerdict string
+
+// BarResult is a bar with what came of it.
+type BarResult struct {
+	Bar Bar `json:"bar"`
+
+	Verdict BarVerdict `json:"verdict"`
+
+	Unit string `json:"unit,omitempty"`
+
+	// Valid measured rollouts of the smaller side.
+	N int64 `json:"n"`
+
+	// What was judged, each with its interval.
+	P50 *Estimate `json:"p50,omitempty"`
+
+	P95 *Estimate `json:"p95,omitempty"`
+
+	// Rollouts that it takes, where it is for their number.
+	Few *TooFew `json:"few,omitempty"`
+
+	// Why it is no pass.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Estimate is a number with its interval, or with the reason why there is none.
+type Estimate struct {
+	Value *float64 `json:"value,omitempty"`
+
+	Interval *Interval `json:"interval,omitempty"`
+
+	// Too few runs to say: of the value where it is absent, else of the interval.
+	Few *TooFew `json:"few,omitempty"`
+
+	// Why there is neither, where it is not for the number of runs.
+	Reason string `json:"reason,omitempty"`
+}
+
+// Interval that holds the true value with at least this confidence.
+type Interval struct {
+	Low float64 `json:"low"`
+
+	High float64 `json:"high"`
+
+	Confidence float64 `json:"confidence"`
+}
+
+// TooFew runs to say: how many there are, and how many it takes.
+type TooFew struct {
+	Have int64 `json:"have"`
+
+	Need int64 `json:"need"`
+}
+
 // Checkpoint is the handle of a sealed checkpoint: boot-independent, usable by later runs.
 type Checkpoint struct {
 	ApiVersion APIVersion `json:"apiVersion"`
@@ -308,9 +411,6 @@ type ComparedFact struct {
 	Learn string `json:"learn,omitempty"`
 }
 
-// A name that may stand in a path, a cgroup or a host name.
-type Name string
-
 // SamenessRule says what a comparison asks of a fact. A fact that is unknown
 // refuses the comparison under every rule.
 // equal: the same on both sides. declared: it may differ, and what differs is
@@ -359,33 +459,65 @@ type Summary struct {
 	P95 *Estimate `json:"p95,omitempty"`
 }
 
-// Estimate is a number with its interval, or with the reason why there is none.
-type Estimate struct {
-	Value *float64 `json:"value,omitempty"`
+// Judgement is what a registration's bars say of its runs.
+type Judgement struct {
+	Registration SHA256 `json:"registration"`
 
-	Interval *Interval `json:"interval,omitempty"`
+	Registered Time `json:"registered"`
 
-	// Too few runs to say: of the value where it is absent, else of the interval.
-	Few *TooFew `json:"few,omitempty"`
+	// Absent in the first registration.
+	Amends SHA256 `json:"amends,omitempty"`
 
-	// Why there is neither, where it is not for the number of runs.
-	Reason string `json:"reason,omitempty"`
+	Verdict BarVerdict `json:"verdict"`
+
+	Bars []BarResult `json:"bars"`
 }
 
-// Interval that holds the true value with at least this confidence.
-type Interval struct {
-	Low float64 `json:"low"`
+// JudgedExperiment is a registration, its amendments, and the runs that name one of them.
+type JudgedExperiment struct {
+	Manifest Name `json:"manifest"`
 
-	High float64 `json:"high"`
+	// Digest of the first registration.
+	Registration SHA256 `json:"registration"`
 
-	Confidence float64 `json:"confidence"`
+	State string `json:"state"`
+
+	// Why it is not verified.
+	Reasons []string `json:"reasons"`
+
+	Runs []JudgedRun `json:"runs"`
+
+	// The first registration's, then each amendment's, in the order in which they were made.
+	Judgements []Judgement `json:"judgements"`
 }
 
-// TooFew runs to say: how many there are, and how many it takes.
-type TooFew struct {
-	Have int64 `json:"have"`
+// JudgedRun is a run of an experiment.
+type JudgedRun struct {
+	Run string `json:"run"`
 
-	Need int64 `json:"need"`
+	Arm string `json:"arm"`
+
+	Reset Reset `json:"reset"`
+
+	Verdict RunVerdict `json:"verdict"`
+
+	Started Time `json:"started"`
+
+	// The registration or amendment that it was started under.
+	Registration SHA256 `json:"registration"`
+
+	// Digest of the last line of its chain.
+	Events SHA256 `json:"events"`
+}
+
+// Judgements of the runs that were named.
+type Judgements struct {
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	// How it was judged.
+	Method string `json:"method"`
+
+	Experiments []JudgedExperiment `json:"experiments"`
 }
 
 type MountParams struct {
@@ -631,55 +763,91 @@ type DumpParams struct {
 	Workload SHA256 `json:"workload"`
 }
 
-type RestoreParams struct {
-	Slot Name `json:"slot"`
+// Registration is an experiment as it was laid down before it ran: canonical JSON, so that the
+// SHA-256 of the file is its digest. An amendment holds the one that it amends, whole.
+type Registration struct {
+	ApiVersion APIVersion `json:"apiVersion"`
 
+	// When it was made.
+	Time Time `json:"time"`
+
+	// With every default filled in, bars included.
+	Manifest Manifest `json:"manifest"`
+
+	// How it is measured and judged, as the manifest and the program say.
+	Method RegisteredMethod `json:"method"`
+
+	// The program that has to run it.
+	Engine EngineVersion `json:"engine"`
+
+	// Digests of manifest, bars, method, workload, and of the manifest without its bars (frozen).
+	Digests map[string]SHA256 `json:"digests"`
+
+	// Digest of the registration that this one amends, and that registration.
+	Amends SHA256 `json:"amends,omitempty"`
+
+	Amended *Registration `json:"amended,omitempty"`
+}
+
+// Manifest pins everything that decides a workload.
+type Manifest struct {
+	// The version of the schema the manifest is written for.
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	// The workload's name.
+	Name Name `json:"name"`
+
+	// The disk image that the slot's root file system comes from.
+	Image Image `json:"image"`
+
+	// What the slot can reach: none is the loopback interface only.
+	Network string `json:"network"`
+
+	// The guest's user, services and server.
+	Guest Guest `json:"guest"`
+
+	// What the slot may use of the host.
 	Resources Resources `json:"resources"`
 
-	Policy CheckpointPolicy `json:"policy"`
+	// What is to be done in the slot.
+	Task Task `json:"task"`
 
-	Exclude []string `json:"exclude"`
-}
+	// Who acts. Without it the task's oracle does.
+	Policy *Policy `json:"policy,omitempty"`
 
-type ResumeParams struct {
-	Port int64 `json:"port"`
-}
+	// How the outcome is judged.
+	Checker Checker `json:"checker"`
 
-type ReseedParams struct {
-	Port int64 `json:"port"`
-
+	// A file that nobody but the engine may change.
 	Canary Canary `json:"canary"`
+
+	// What the state gate leaves out.
+	State *State `json:"state,omitempty"`
+
+	// When a slot counts as ready.
+	Readiness Readiness `json:"readiness"`
+
+	// What a checkpoint may contain.
+	Checkpoint *CheckpointPolicy `json:"checkpoint,omitempty"`
+
+	// The mechanisms under test, with their settings.
+	Arms Arms `json:"arms"`
+
+	// How often and in which order.
+	Experiment Experiment `json:"experiment"`
 }
 
-type GateParams struct {
-	Gate string `json:"gate"`
-
-	Port int64 `json:"port,omitempty"`
-
-	Resources *Resources `json:"resources,omitempty"`
-
-	Policy *CheckpointPolicy `json:"policy,omitempty"`
-
-	Image *Image `json:"image,omitempty"`
-
-	Server *Server `json:"server,omitempty"`
-
-	Canary *Canary `json:"canary,omitempty"`
-}
-
-type ActParams struct {
-	Port int64 `json:"port"`
-
-	Policy Policy `json:"policy"`
-
-	Commands []Command `json:"commands"`
+// Task is the work.
+type Task struct {
+	Id Name `json:"id"`
 
 	Instruction string `json:"instruction,omitempty"`
 
-	// The task's id, for a program on the host.
-	Task Name `json:"task,omitempty"`
+	// Commands that prepare the slot, before the checkpoint.
+	Setup []Command `json:"setup"`
 
-	Seed int64 `json:"seed"`
+	// Commands that solve the task: the positive control.
+	Oracle []Command `json:"oracle"`
 }
 
 // Policy names who acts in a rollout: exactly one of oracle, none and host.
@@ -733,20 +901,6 @@ type Substitute struct {
 	Why string `json:"why"`
 }
 
-type EvaluateParams struct {
-	Port int64 `json:"port"`
-
-	When string `json:"when"`
-
-	Checker Checker `json:"checker"`
-
-	// Score that a control must give; absent where any score is valid.
-	Expect *float64 `json:"expect,omitempty"`
-
-	// The guest's screen, where it has one: a picture of it is kept, before and after the act.
-	Display *Display `json:"display,omitempty"`
-}
-
 // Checker is a program whose exit status is the score: success is 1, failure is 0, and anything
 // else (a signal, a time-out, a missing program) is no score at all. So are 126 and 127, which a
 // shell exits with where it cannot run a program. What the checker stands on in the guest must be
@@ -789,6 +943,202 @@ type PinnedFile struct {
 	File string `json:"file"`
 
 	Sha256 SHA256 `json:"sha256"`
+}
+
+type State struct {
+	// State says what the state gate does not compare.
+	Exclude []GuestPath `json:"exclude"`
+}
+
+// Arms are the mechanisms under test, keyed by kind.
+type Arms struct {
+	Drums *DrumsSettings `json:"drums,omitempty"`
+
+	Oci *OCISettings `json:"oci,omitempty"`
+
+	Qemu *QEMUSettings `json:"qemu,omitempty"`
+
+	Fake *FakeSettings `json:"fake,omitempty"`
+}
+
+// DrumsSettings: namespaces, overlayfs and CRIU called directly.
+type DrumsSettings struct {
+	// What happens to file locks. refuse: a held lock refuses the dump. criu: CRIU's own flag, which loses POSIX locks on mapped files. repair: they are put back before the tree runs.
+	Locks string `json:"locks"`
+
+	// How the image becomes a block device.
+	Attach string `json:"attach"`
+}
+
+// OCISettings: an OCI container under runc, which calls CRIU.
+type OCISettings struct {
+	// What happens to file locks. refuse: as runc ships it, a held lock refuses the dump. criu: CRIU's own flag, which loses POSIX locks on mapped files. repair: they are put back before the tree runs.
+	Locks string `json:"locks"`
+
+	// How the image becomes a block device.
+	Attach string `json:"attach"`
+
+	// Who makes the slot's network namespace. holder: a process of the engine's, whose namespace outlives each restore. runc: runc itself, whose restores leave loopback down.
+	Namespace string `json:"namespace"`
+
+	// Who makes the container's control group.
+	Cgroups string `json:"cgroups"`
+
+	// Digest that the host's runc has to have.
+	Runc SHA256 `json:"runc,omitempty"`
+
+	// A seccomp profile, in the form of the OCI runtime specification's linux.seccomp; without one there is none.
+	Seccomp *PinnedFile `json:"seccomp,omitempty"`
+}
+
+// QEMUSettings: a virtual machine under QEMU and its snapshots.
+type QEMUSettings struct {
+	// What runs the guest's instructions. tcg emulates them: every number of such a run is marked emulated and compared with no other arm's.
+	Accel string `json:"accel"`
+
+	// How the machine comes back. file: a new process on a memory file, copy-on-write, which siblings share. inplace: snapshot-load in the same process. loadvm: a new process that loads a snapshot from the disk.
+	Snapshot string `json:"snapshot"`
+
+	// Memory that the QEMU process may use beside the guest's own.
+	Headroom string `json:"headroom"`
+}
+
+// FakeSettings: an arm in memory, for tests. Each knob plants one fault.
+type FakeSettings struct {
+	// Names of the faults to plant; the fake arm's documentation lists them.
+	Faults []string `json:"faults"`
+}
+
+// Experiment says how the runs are laid out.
+type Experiment struct {
+	// How a slot gets back to its start: from a checkpoint, or cold.
+	Reset []string `json:"reset"`
+
+	// Measured rollouts a run.
+	Rollouts int64 `json:"rollouts"`
+
+	// Rollouts before those, marked and left out of every number.
+	Warmup int64 `json:"warmup"`
+
+	// Seed that a policy gets; rollout i gets seed plus i.
+	Seed int64 `json:"seed"`
+
+	// Runs of each arm and reset.
+	Blocks int64 `json:"blocks"`
+
+	// How those runs follow each other. sequence: all of one arm and reset, then the next. abba: one of each in turn, every second time backwards, so that a drift of the host meets all alike.
+	Order string `json:"order"`
+
+	// Slots at the same time, siblings of one checkpoint.
+	Slots int64 `json:"slots"`
+
+	// Slots beside those that are made ready before a rollout asks for one. What that took is charged to the run and is in no clock of a reset: the clocks of a rollout begin when it takes its slot.
+	Pool int64 `json:"pool"`
+
+	// What has to be reached, fixed before it runs: drumsbench register freezes them, drumsbench judge decides.
+	Bars []Bar `json:"bars,omitempty"`
+}
+
+// RegisteredMethod is what of the method a manifest and a program decide.
+type RegisteredMethod struct {
+	Arms []string `json:"arms"`
+
+	Reset []string `json:"reset"`
+
+	Order string `json:"order"`
+
+	Blocks int64 `json:"blocks"`
+
+	Rollouts int64 `json:"rollouts"`
+
+	Warmup int64 `json:"warmup"`
+
+	Seed int64 `json:"seed"`
+
+	Slots int64 `json:"slots"`
+
+	Pool int64 `json:"pool"`
+
+	// How the numbers are made, and the rule by which a bar is judged.
+	Statistics string `json:"statistics"`
+
+	Judging string `json:"judging"`
+}
+
+// EngineVersion says which program ran.
+type EngineVersion struct {
+	Version string `json:"version"`
+
+	Sha256 SHA256 `json:"sha256"`
+
+	Go string `json:"go"`
+
+	Schema APIVersion `json:"schema"`
+}
+
+type RestoreParams struct {
+	Slot Name `json:"slot"`
+
+	Resources Resources `json:"resources"`
+
+	Policy CheckpointPolicy `json:"policy"`
+
+	Exclude []string `json:"exclude"`
+}
+
+type ResumeParams struct {
+	Port int64 `json:"port"`
+}
+
+type ReseedParams struct {
+	Port int64 `json:"port"`
+
+	Canary Canary `json:"canary"`
+}
+
+type GateParams struct {
+	Gate string `json:"gate"`
+
+	Port int64 `json:"port,omitempty"`
+
+	Resources *Resources `json:"resources,omitempty"`
+
+	Policy *CheckpointPolicy `json:"policy,omitempty"`
+
+	Image *Image `json:"image,omitempty"`
+
+	Server *Server `json:"server,omitempty"`
+
+	Canary *Canary `json:"canary,omitempty"`
+}
+
+type ActParams struct {
+	Port int64 `json:"port"`
+
+	Policy Policy `json:"policy"`
+
+	Commands []Command `json:"commands"`
+
+	Instruction string `json:"instruction,omitempty"`
+
+	// The task's id, for a program on the host.
+	Task Name `json:"task,omitempty"`
+
+	Seed int64 `json:"seed"`
+}
+
+type EvaluateParams struct {
+	Port int64 `json:"port"`
+
+	When string `json:"when"`
+
+	Checker Checker `json:"checker"`
+
+	// Score that a control must give; absent where any score is valid.
+	Expect *float64 `json:"expect,omitempty"`
+
+	// The guest's screen, where it has one: a picture of it is kept, before and after the act.
+	Display *Display `json:"display,omitempty"`
 }
 
 type ReleaseParams struct {
@@ -1019,158 +1369,6 @@ type Duration string
 // A program and its arguments; the first is not empty.
 type Exec []string
 
-// Manifest pins everything that decides a workload.
-type Manifest struct {
-	// The version of the schema the manifest is written for.
-	ApiVersion APIVersion `json:"apiVersion"`
-
-	// The workload's name.
-	Name Name `json:"name"`
-
-	// The disk image that the slot's root file system comes from.
-	Image Image `json:"image"`
-
-	// What the slot can reach: none is the loopback interface only.
-	Network string `json:"network"`
-
-	// The guest's user, services and server.
-	Guest Guest `json:"guest"`
-
-	// What the slot may use of the host.
-	Resources Resources `json:"resources"`
-
-	// What is to be done in the slot.
-	Task Task `json:"task"`
-
-	// Who acts. Without it the task's oracle does.
-	Policy *Policy `json:"policy,omitempty"`
-
-	// How the outcome is judged.
-	Checker Checker `json:"checker"`
-
-	// A file that nobody but the engine may change.
-	Canary Canary `json:"canary"`
-
-	// What the state gate leaves out.
-	State *State `json:"state,omitempty"`
-
-	// When a slot counts as ready.
-	Readiness Readiness `json:"readiness"`
-
-	// What a checkpoint may contain.
-	Checkpoint *CheckpointPolicy `json:"checkpoint,omitempty"`
-
-	// The mechanisms under test, with their settings.
-	Arms Arms `json:"arms"`
-
-	// How often and in which order.
-	Experiment Experiment `json:"experiment"`
-}
-
-// Task is the work.
-type Task struct {
-	Id Name `json:"id"`
-
-	Instruction string `json:"instruction,omitempty"`
-
-	// Commands that prepare the slot, before the checkpoint.
-	Setup []Command `json:"setup"`
-
-	// Commands that solve the task: the positive control.
-	Oracle []Command `json:"oracle"`
-}
-
-type State struct {
-	// State says what the state gate does not compare.
-	Exclude []GuestPath `json:"exclude"`
-}
-
-// Arms are the mechanisms under test, keyed by kind.
-type Arms struct {
-	Drums *DrumsSettings `json:"drums,omitempty"`
-
-	Oci *OCISettings `json:"oci,omitempty"`
-
-	Qemu *QEMUSettings `json:"qemu,omitempty"`
-
-	Fake *FakeSettings `json:"fake,omitempty"`
-}
-
-// DrumsSettings: namespaces, overlayfs and CRIU called directly.
-type DrumsSettings struct {
-	// What happens to file locks. refuse: a held lock refuses the dump. criu: CRIU's own flag, which loses POSIX locks on mapped files. repair: they are put back before the tree runs.
-	Locks string `json:"locks"`
-
-	// How the image becomes a block device.
-	Attach string `json:"attach"`
-}
-
-// OCISettings: an OCI container under runc, which calls CRIU.
-type OCISettings struct {
-	// What happens to file locks. refuse: as runc ships it, a held lock refuses the dump. criu: CRIU's own flag, which loses POSIX locks on mapped files. repair: they are put back before the tree runs.
-	Locks string `json:"locks"`
-
-	// How the image becomes a block device.
-	Attach string `json:"attach"`
-
-	// Who makes the slot's network namespace. holder: a process of the engine's, whose namespace outlives each restore. runc: runc itself, whose restores leave loopback down.
-	Namespace string `json:"namespace"`
-
-	// Who makes the container's control group.
-	Cgroups string `json:"cgroups"`
-
-	// Digest that the host's runc has to have.
-	Runc SHA256 `json:"runc,omitempty"`
-
-	// A seccomp profile, in the form of the OCI runtime specification's linux.seccomp; without one there is none.
-	Seccomp *PinnedFile `json:"seccomp,omitempty"`
-}
-
-// QEMUSettings: a virtual machine under QEMU and its snapshots.
-type QEMUSettings struct {
-	// What runs the guest's instructions. tcg emulates them: every number of such a run is marked emulated and compared with no other arm's.
-	Accel string `json:"accel"`
-
-	// How the machine comes back. file: a new process on a memory file, copy-on-write, which siblings share. inplace: snapshot-load in the same process. loadvm: a new process that loads a snapshot from the disk.
-	Snapshot string `json:"snapshot"`
-
-	// Memory that the QEMU process may use beside the guest's own.
-	Headroom string `json:"headroom"`
-}
-
-// FakeSettings: an arm in memory, for tests. Each knob plants one fault.
-type FakeSettings struct {
-	// Names of the faults to plant; the fake arm's documentation lists them.
-	Faults []string `json:"faults"`
-}
-
-// Experiment says how the runs are laid out.
-type Experiment struct {
-	// How a slot gets back to its start: from a checkpoint, or cold.
-	Reset []string `json:"reset"`
-
-	// Measured rollouts a run.
-	Rollouts int64 `json:"rollouts"`
-
-	// Rollouts before those, marked and left out of every number.
-	Warmup int64 `json:"warmup"`
-
-	// Seed that a policy gets; rollout i gets seed plus i.
-	Seed int64 `json:"seed"`
-
-	// Runs of each arm and reset.
-	Blocks int64 `json:"blocks"`
-
-	// How those runs follow each other. sequence: all of one arm and reset, then the next. abba: one of each in turn, every second time backwards, so that a drift of the host meets all alike.
-	Order string `json:"order"`
-
-	// Slots at the same time, siblings of one checkpoint.
-	Slots int64 `json:"slots"`
-
-	// Slots beside those that are made ready before a rollout asks for one. What that took is charged to the run and is in no clock of a reset: the clocks of a rollout begin when it takes its slot.
-	Pool int64 `json:"pool"`
-}
-
 type Sameness struct {
 	// Sameness is the list of facts that a comparison looks at.
 	Facts []SamenessFact `json:"facts"`
@@ -1300,17 +1498,6 @@ type SlotHandle struct {
 
 	// What the ledger said was not gone, oldest first.
 	Owned []OwnedThing `json:"owned"`
-}
-
-// EngineVersion says which program ran.
-type EngineVersion struct {
-	Version string `json:"version"`
-
-	Sha256 SHA256 `json:"sha256"`
-
-	Go string `json:"go"`
-
-	Schema APIVersion `json:"schema"`
 }
 
 // StateEntry is one path of the collapsed difference of a slot against its image.
@@ -1702,7 +1889,7 @@ type Record struct {
 	Rollouts []Rollout `json:"rollouts"`
 
 	Checkpoint SHA256 `json:"checkpoint,omitempty"`
-}
 
-// Reset is how a slot gets back to its start.
-type Reset string
+	// The registration that the run belongs to, a copy of which lies in its directory.
+	Registration SHA256 `json:"registration,omitempty"`
+}

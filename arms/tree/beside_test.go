@@ -1,4 +1,4 @@
-package drums
+package tree
 
 import (
 	"errors"
@@ -26,7 +26,7 @@ func TestPrivateTmp(t *testing.T) {
 		t.Fatal(err)
 	}
 	var left string
-	err = apart(0, func() error {
+	err = Apart(0, func() error {
 		// As the overlay and the image are, in a state directory below /tmp.
 		if err := unix.Mount("drums", point, "tmpfs", 0, ""); err != nil {
 			return err
@@ -54,7 +54,7 @@ func TestPrivateTmp(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "written")); err != nil {
 		t.Errorf("what has to be found was not that of the host: %v", err)
 	}
-	if err := apart(0, func() error { return privateTmp(filepath.Join(dir, "no such")) }); !errors.Is(err, fs.ErrNotExist) {
+	if err := Apart(0, func() error { return privateTmp(filepath.Join(dir, "no such")) }); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a path that is not there: %v", err)
 	}
 }
