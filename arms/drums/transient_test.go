@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -83,7 +84,7 @@ func TestDumpInFlight(t *testing.T) {
 	for _, c := range []struct {
 		fails int // dumps that fail before the service accepts
 		want  bench.Verdict
-	}{{2, engine.Pass}, {dumpAttempts + 1, engine.Fail}} {
+	}{{2, engine.Pass}, {tree.DumpAttempts + 1, engine.Fail}} {
 		m := manifest(t, "rollouts=1")
 		m.Guest.Services = append(m.Guest.Services, bench.Service{Name: "inflight", Exec: []string{"/usr/bin/python3", "-c", inFlight}, Ready: "/run/inflight.ready"})
 		arm := &hasty{Arm: newArm(t, m), fails: c.fails}

@@ -179,13 +179,12 @@ func (p *probe) layers(ctx context.Context, result *bench.NetworkProbe) (layers 
 			func(ctx context.Context, l *bench.NetworkLayer) error { return p.criu(ctx, l, tool) }, terr)
 	}
 	if p.wants(OCI) {
-		r, rerr := findRunc(ctx, p.ws.State, p.options.Runc)
-		result.Facts = append(result.Facts, r.facts...)
-		r.tool = tool
+		runc, facts, rerr := findRunc(ctx, p.ws.State, p.options.Runc)
+		result.Facts = append(result.Facts, facts...)
 		try(bench.NetworkLayer{Layer: ociOwn, Text: "a container with a namespace of its own, checkpointed and restored by runc"},
-			func(ctx context.Context, l *bench.NetworkLayer) error { return p.container(ctx, l, r, false) }, rerr, terr)
+			func(ctx context.Context, l *bench.NetworkLayer) error { return p.container(ctx, l, runc, tool, false) }, rerr, terr)
 		try(bench.NetworkLayer{Layer: ociHolder, Required: true, Text: "the same container in the namespace of a holder process"},
-			func(ctx context.Context, l *bench.NetworkLayer) error { return p.container(ctx, l, r, true) }, rerr, terr)
+			func(ctx context.Context, l *bench.NetworkLayer) error { return p.container(ctx, l, runc, tool, true) }, rerr, terr)
 	}
 	return layers, err
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -34,10 +33,6 @@ type site struct {
 	group *cgroup.Group
 	// process is the ledger's number of the process that is dumped; -1 without one.
 	process int64
-	// identity of that process, once it is known.
-	identity bench.Identity
-	// groups are what runc makes beside ours.
-	groups []*madeGroup
 }
 
 // newSite makes folder and group, ledger first. close takes them away.
@@ -47,7 +42,7 @@ func (p *probe) newSite(name string) (s *site, err error) {
 		if err := os.Mkdir(s.dir, 0o755); err != nil {
 			return bench.Identity{}, err
 		}
-		return fileIdentity(s.dir)
+		return tree.FileIdentity(s.dir)
 	})
 	if err != nil {
 		return nil, err
@@ -57,14 +52,6 @@ func (p *probe) newSite(name string) (s *site, err error) {
 		return nil, errors.Join(err, os.Remove(s.dir), p.ws.Ledger.Gone(id))
 	}
 	return s, nil
-}
-
-func fileIdentity(path string) (bench.Identity, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return bench.Identity{}, &os.PathError{Op: "lstat", Path: path, Err: err}
-	}
-	return bench.Identity{Dev: bench.Int64(strconv.FormatUint(uint64(st.Dev), 10)), Ino: bench.Int64(strconv.FormatUint(st.Ino, 10))}, nil
 }
 
 // mkdir makes a folder below the site's.
@@ -85,7 +72,6 @@ func (s *site) bind(pid int) error {
 	if err != nil {
 		return err
 	}
-	s.identity = id
 	return s.p.ws.Ledger.Bind(s.process, id)
 }
 
@@ -106,19 +92,14 @@ func (s *site) ended(ctx context.Context, pid int) error {
 		}
 	}
 	id := s.process
-	s.process, s.identity = -1, bench.Identity{}
+	s.process = -1
 	return s.p.ws.Ledger.Gone(id)
 }
 
-// close ends every process of the site and takes folder and group away.
-func (s *site) close(ctx context.Context) error {
+// end ends every process of the site.
+func (s *site) end(ctx context.Context) error {
 	if err := s.group.Kill(ctx); err != nil {
 		return err
-	}
-	if s.identity.Pid != 0 { // wherever runc put it
-		if err := procfs.Kill(ctx, s.identity); err != nil {
-			return err
-		}
 	}
 	if err := s.reap(ctx); err != nil {
 		return err
@@ -129,7 +110,12 @@ func (s *site) close(ctx context.Context) error {
 		}
 		s.process = -1
 	}
-	if err := s.removeGroups(ctx); err != nil {
+	return nil
+}
+
+// close ends every process of the site and takes folder and group away.
+func (s *site) close(ctx context.Context) error {
+	if err := s.end(ctx); err != nil {
 		return err
 	}
 	if err := s.group.Remove(ctx); err != nil {

@@ -243,7 +243,7 @@ func TestAdoptRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	dying := place.(engine.Slot)
-	pid := s.slot.(*slot).now.pid
+	pid := s.slot.(*slot).now.Pid
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

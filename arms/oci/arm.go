@@ -13,17 +13,10 @@ package oci
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os/exec"
-	"path/filepath"
-	"sync"
-	"syscall"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/criu"
-	"github.com/drumsbench/drumsbench/arms/image"
-	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -45,9 +38,7 @@ type Arm struct {
 	runcTool Tool
 	host     []bench.Fact
 
-	mu    sync.Mutex
-	owner *cgroup.Owner
-	tools *cgroup.Group
+	groups tree.Groups
 }
 
 // New returns the arm with the manifest's settings. host are the facts of this
@@ -114,90 +105,25 @@ func (a *Arm) Facts(context.Context) []bench.Fact {
 }
 
 // root is the mounted image.
-type root struct {
-	*image.Mounted
-	sha256 bench.SHA256
-	// hashes spares a reset the hashing of the image and of layers.
-	hashes overlay.HashCache
-}
+type root struct{ *tree.Root }
 
 // Mount implements engine.Arm.
 func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountParams) (engine.Root, error) {
-	tools, err := a.groups(ws)
+	tools, err := a.groups.Open(ws)
 	if err != nil {
 		return nil, err
 	}
-	// Outside of any measurement window: what criu learns of the kernel once, it need not learn at each reset.
-	kdat, err := a.tool.Kdat(tree.KdatDir(ws.State))
+	r, err := tree.Mount(ctx, ws, a.tool, tools, p.Image, a.settings.Attach)
 	if err != nil {
 		return nil, err
 	}
-	if err := kdat.Ensure(ctx); err != nil {
-		return nil, err
-	}
-	m, err := image.Attach(ctx, ws, image.AttachOptions{
-		Path: imagePath(ws, p.Image), Image: p.Image, Method: a.settings.Attach, CacheDir: image.CacheDir(ws.State),
-		Prepare: func(cmd *exec.Cmd) {
-			if cmd.SysProcAttr == nil {
-				cmd.SysProcAttr = &syscall.SysProcAttr{}
-			}
-			cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, tools.FD()
-		},
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &root{Mounted: m, sha256: p.Image.Sha256}, nil
+	return &root{r}, nil
 }
 
-// imagePath is where the image of a manifest lies.
-func imagePath(ws *engine.Workspace, i bench.Image) string {
-	if filepath.IsAbs(i.File) {
-		return i.File
-	}
-	return filepath.Join(ws.State, "images", i.File)
-}
-
-// groups makes the run's ownership cgroup, once, and the group of tools in it.
-func (a *Arm) groups(ws *engine.Workspace) (*cgroup.Group, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.tools != nil {
-		return a.tools, nil
-	}
-	if a.owner == nil {
-		owner, err := cgroup.OpenOwner(ws)
-		if err != nil {
-			return nil, err
-		}
-		a.owner = owner
-	}
-	tools, err := a.owner.Group("tools")
-	if err != nil {
-		return nil, err
-	}
-	a.tools = tools
-	return tools, nil
-}
+// Owner is the run's ownership cgroup, made if there is none yet. Release takes
+// it away; whoever makes a group in it removes that before.
+func (a *Arm) Owner(ws *engine.Workspace) (*cgroup.Owner, error) { return a.groups.Owner(ws) }
 
 // Release takes the ownership cgroup away, after every slot. It implements
 // engine.Releaser and ends whatever is left in it.
-func (a *Arm) Release(ctx context.Context) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var errs []error
-	if a.tools != nil {
-		errs = append(errs, a.tools.Kill(ctx), a.tools.Remove(ctx))
-		a.tools = nil
-	}
-	if a.owner != nil {
-		errs = append(errs, a.owner.Remove(ctx))
-		a.owner = nil
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("release ownership cgroup: %w", err)
-	}
-	return nil
-}
-
-func asError(err error, e **engine.Error) bool { return errors.As(err, e) }
+func (a *Arm) Release(ctx context.Context) error { return a.groups.Release(ctx) }

@@ -30,9 +30,9 @@ var capabilities = []string{
 	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
 }
 
-// container is what a container's config.json is made from.
-type container struct {
-	name, root, cgroups, criuConf string
+// config is what a slot's config.json is made from.
+type config struct {
+	name, root, cgroups string
 	// netns is the path of a namespace; empty for one that runc makes.
 	netns     string
 	args, env []string
@@ -42,7 +42,7 @@ type container struct {
 
 // spec is the container's configuration. It binds nothing of the host's: what
 // runc would mask or make read-only by a bind is left alone, as on the drums arm.
-func (c container) spec() (*specs.Spec, error) {
+func (c config) spec() (*specs.Spec, error) {
 	memory, err := units.RAMInBytes(string(c.resources.Memory))
 	if err != nil {
 		return nil, err
@@ -65,10 +65,9 @@ func (c container) spec() (*specs.Spec, error) {
 		return d
 	}
 	return &specs.Spec{
-		Version:     "1.0.2",
-		Annotations: map[string]string{criuConfig: c.criuConf},
-		Hostname:    c.name,
-		Root:        &specs.Root{Path: c.root},
+		Version:  "1.0.2",
+		Hostname: c.name,
+		Root:     &specs.Root{Path: c.root},
 		Process: &specs.Process{
 			Args: c.args, Env: c.env, Cwd: "/",
 			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Effective: capabilities, Permitted: capabilities},
@@ -101,22 +100,6 @@ func (c container) spec() (*specs.Spec, error) {
 	}, nil
 }
 
-// writeBundle makes the folder of a container's config.json.
-func writeBundle(dir string, c container) error {
-	spec, err := c.spec()
-	if err != nil {
-		return err
-	}
-	b, err := json.MarshalIndent(spec, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, configFile), append(b, '\n'), 0o600)
-}
-
 // dumpSettings and restoreSettings are criu's settings for one operation, in the
 // form of its configuration files.
 //
@@ -126,21 +109,22 @@ func writeBundle(dir string, c container) error {
 // own on downwards, in each hierarchy, and where the task is in the root group
 // that is the whole host's: a restore would write to groups of other people. So
 // only one controller is dumped, in whose hierarchy the slot has a group of its
-// own, and the images are looked at (place.harmless).
+// own, and the images are looked at (Container.Dumped).
 func dumpSettings(p bench.CheckpointPolicy) (string, error) {
 	ghost, err := units.RAMInBytes(string(p.GhostLimit))
 	if err != nil {
 		return "", err
 	}
-	return settings(p, fmt.Sprintf("ghost-limit %d", ghost)), nil
+	return Settings(p, fmt.Sprintf("ghost-limit %d", ghost)), nil
 }
 
 // dumpedController is the only one whose settings criu keeps.
 const dumpedController = "pids"
 
-func restoreSettings(p bench.CheckpointPolicy) string { return settings(p, "leave-stopped") }
+func restoreSettings(p bench.CheckpointPolicy) string { return Settings(p, "leave-stopped") }
 
-func settings(p bench.CheckpointPolicy, more ...string) string {
+// Settings are those of every operation, and more.
+func Settings(p bench.CheckpointPolicy, more ...string) string {
 	lines := append([]string{"network-lock skip", "cgroup-dump-controller " + dumpedController}, more...)
 	if p.EstablishedTCP == "close" {
 		lines = append(lines, "tcp-close")

@@ -206,7 +206,7 @@ func TestHolder(t *testing.T) {
 		if j := gate.JudgeNetwork(cp.Handle.Reference.Network, o.Network); j.Verdict() != engine.Pass {
 			t.Fatalf("reset %d: %+v", i, j.Findings)
 		}
-		ns, err := procfs.NamespaceOf(as0(t, slot).now.pid, "net")
+		ns, err := procfs.NamespaceOf(as0(t, slot).now.Pid, "net")
 		must(t, err)
 		if inode != 0 && ns.Ino != inode {
 			t.Fatalf("reset %d is in network namespace %d, the one before was in %d", i, ns.Ino, inode)
@@ -285,13 +285,13 @@ func TestNamespaceOfRunc(t *testing.T) {
 func TestStrays(t *testing.T) {
 	w := begin(t, nil)
 	s := w.provision("slot-0")
-	env := w.arm.env(s.now.home())
+	c := s.container(s.now)
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	must(t, err)
 	defer null.Close()
-	cmd := exec.Command(w.arm.runcTool.Path, "--root", s.now.runcRoot(), "exec", "-d", "--pid-file", pidFile, s.now.id, "/bin/busybox", "sleep", "600")
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, null, null, null
+	cmd := exec.Command(w.arm.runcTool.Path, "--root", c.runcRoot(), "exec", "-d", "--pid-file", pidFile, c.ID, "/bin/busybox", "sleep", "600")
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.env(), null, null, null
 	must(t, cmd.Run())
 	_, _, err = w.dump(s)
 	refused(t, err, "")
@@ -378,7 +378,7 @@ func TestSeccomp(t *testing.T) {
 	w := begin(t, func(s *bench.OCISettings) { s.Seccomp = pin })
 	w.ws.Manifest = folder
 	s := w.provision("slot-0")
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.now.pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.now.Pid))
 	must(t, err)
 	if !strings.Contains(string(status), "Seccomp:\t2\n") {
 		t.Errorf("the slot's first process runs without a filter: %s", status)
@@ -387,7 +387,7 @@ func TestSeccomp(t *testing.T) {
 	must(t, err)
 	back, err := w.restore(cp, place, w.m.Resources)
 	must(t, err)
-	if status, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", as0(t, back).now.pid)); err != nil || !strings.Contains(string(status), "Seccomp:\t2\n") {
+	if status, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", as0(t, back).now.Pid)); err != nil || !strings.Contains(string(status), "Seccomp:\t2\n") {
 		t.Errorf("the restored one runs without a filter: %v", err)
 	}
 	w.end(back)
@@ -397,7 +397,7 @@ func TestSeccomp(t *testing.T) {
 func TestHarmless(t *testing.T) {
 	w := begin(t, nil)
 	s := w.provision("slot-0")
-	own := s.now.limits.Name()
+	own := s.now.Limits.Name()
 	cp, place, err := w.dump(s)
 	must(t, err)
 	img := criu.OpenImages(filepath.Join(cp.Dir, tree.ImagesDir))
@@ -444,7 +444,7 @@ func TestHideCgroups(t *testing.T) {
 func TestHalt(t *testing.T) {
 	w := begin(t, nil)
 	s := w.provision("slot-0")
-	tasks, err := procfs.Tasks(s.now.pid)
+	tasks, err := procfs.Tasks(s.now.Pid)
 	must(t, err)
 	last := tasks[len(tasks)-1]
 	must(t, unix.Kill(last.Pid, unix.SIGSTOP))
@@ -455,7 +455,7 @@ func TestHalt(t *testing.T) {
 		t.Errorf("the guest had stopped %v, want pid %d", stopped, last.Inner)
 	}
 	states := func() (all string) {
-		tasks, err := procfs.Tasks(s.now.pid)
+		tasks, err := procfs.Tasks(s.now.Pid)
 		must(t, err)
 		for _, task := range tasks {
 			if task.Inner != last.Inner {

@@ -29,7 +29,7 @@ func (p *place) halt(ctx context.Context, t *tenancy) (stopped map[int]bool, err
 	if err := p.group.Freeze(ctx); err != nil {
 		return stopped, err
 	}
-	tasks, err := procfs.Tasks(t.pid)
+	tasks, err := procfs.Tasks(t.Pid)
 	if err != nil {
 		return stopped, err
 	}
@@ -47,13 +47,13 @@ func (p *place) halt(ctx context.Context, t *tenancy) (stopped map[int]bool, err
 	if err := p.group.Thaw(ctx); err != nil {
 		return stopped, err
 	}
-	return stopped, criu.WaitStopped(ctx, t.pid)
+	return stopped, criu.WaitStopped(ctx, t.Pid)
 }
 
 // unhalt lets a tree run on that was halted and not dumped, also where the
 // operation's time is up.
 func (p *place) unhalt(ctx context.Context, t *tenancy, stopped map[int]bool) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tree.UndoTime)
 	defer cancel()
-	return errors.Join(p.group.Thaw(ctx), tree.Continue(ctx, t.pid, stopped))
+	return errors.Join(p.group.Thaw(ctx), tree.Continue(ctx, t.Pid, stopped))
 }

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/drumsbench/drumsbench/arms/image"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
@@ -31,7 +29,7 @@ func (p *place) observe(view bench.View, aspects []engine.Aspect) engine.Observa
 	p.mu.Lock()
 	t := p.now
 	p.mu.Unlock()
-	if t == nil || t.pid == 0 {
+	if t == nil || t.Pid == 0 {
 		return tree.Dead(view, aspects, "the slot is dead: it has no tree")
 	}
 	return p.tree(t).Observe(view, aspects)
@@ -40,7 +38,7 @@ func (p *place) observe(view bench.View, aspects []engine.Aspect) engine.Observa
 // strays names processes that are in the container's control groups and not in
 // its tree, as runc exec leaves them: runc's checkpoint loses them without a word.
 func (p *place) strays(t *tenancy) ([]bench.Finding, error) {
-	tasks, err := procfs.Tasks(t.pid)
+	tasks, err := procfs.Tasks(t.Pid)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +50,7 @@ func (p *place) strays(t *tenancy) ([]bench.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, file := range t.limits.Dirs() {
+	for _, file := range t.Limits.Dirs() {
 		pids, err := members(file)
 		if err != nil {
 			return nil, err
@@ -105,50 +103,17 @@ func members(file string) ([]int, error) {
 // memory is the slot's memory, and beside it that of the holder of its network
 // namespace and of the program that serves the image's blocks, where there is one.
 func (p *place) memory(t *tenancy) engine.Reading[engine.Memory] {
-	r := procfs.SlotMemory(t.pid)
+	r := procfs.SlotMemory(t.Pid)
 	m, known := r.Get()
 	if !known {
 		return r
 	}
-	unknown := func(what string, err error) engine.Reading[engine.Memory] {
-		return engine.Unknown[engine.Memory]("memory of the "+what+": "+err.Error(), engine.ViewHost)
-	}
 	if p.holder != nil {
 		dirty, _, err := p.holder.Memory()
 		if err != nil {
-			return unknown("network namespace's holder", err)
+			return engine.Unknown[engine.Memory]("memory of the network namespace's holder: "+err.Error(), engine.ViewHost)
 		}
 		m.Harness += dirty
 	}
-	if p.arm.settings.Attach != image.MethodRaw {
-		servers, err := p.servers()
-		if err != nil {
-			return unknown("storage daemon", err)
-		}
-		beside := procfs.ReadMemory(servers)
-		harness, known := beside.Get()
-		if !known {
-			return unknown("storage daemon", errors.New(beside.Reason()))
-		}
-		m.Harness += harness.PrivateDirty
-	}
-	return engine.Known(m, r.Source(), engine.ViewHost)
-}
-
-// servers are the storage daemons in the run's group of tools.
-func (p *place) servers() (pids []int, err error) {
-	all, err := p.arm.tools.Pids()
-	for _, pid := range all {
-		exe, lerr := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-		if errors.Is(lerr, os.ErrNotExist) {
-			continue
-		}
-		if lerr != nil {
-			return nil, lerr
-		}
-		if strings.HasPrefix(filepath.Base(exe), "qemu-") {
-			pids = append(pids, pid)
-		}
-	}
-	return pids, err
+	return tree.WithServers(engine.Known(m, r.Source(), engine.ViewHost), p.arm.settings.Attach, p.arm.groups.Tools)
 }

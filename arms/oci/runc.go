@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,7 +15,6 @@ import (
 	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
 
-	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/engine"
 )
 
@@ -97,23 +95,6 @@ func (m monitor) StartLocked(cmd *exec.Cmd) (chan gorunc.Exit, error) { return m
 func (monitor) Wait(_ *exec.Cmd, exit chan gorunc.Exit) (int, error) {
 	e := <-exit
 	return e.Status, nil
-}
-
-// runc is the program with its state in a folder of the tenancy's.
-func (a *Arm) runc(t *tenancy) *gorunc.Runc {
-	return &gorunc.Runc{Command: a.runcTool.Path, Root: t.runcRoot(), Log: t.runcLog(), LogFormat: gorunc.Text}
-}
-
-// env is the whole environment of runc, and with it of the criu that it starts,
-// which it finds by PATH. home is a folder without files: criu reads settings in it.
-func (a *Arm) env(home string) []string {
-	env := criu.Env()
-	for i, e := range env {
-		if rest, ok := strings.CutPrefix(e, "PATH="); ok {
-			env[i] = "PATH=" + filepath.Dir(a.tool.Path) + ":" + rest
-		}
-	}
-	return append(env, "HOME="+home)
 }
 
 // over is the error of a runc that failed: a context that has ended comes first.

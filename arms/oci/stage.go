@@ -7,22 +7,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
-
-	"github.com/drumsbench/drumsbench/arms/tree"
-	"github.com/drumsbench/drumsbench/engine"
 )
-
-// stage runs fn on a thread where runc and criu find what they need and nothing
-// else: private mounts (tree.BesideCRIU), and of the host's cgroups only the
-// hierarchies that a slot is bounded by.
-func (a *Arm) stage(ws *engine.Workspace, keep []string, fn func() error) error {
-	return tree.BesideCRIU(a.tool, ws.State, append([]string{ws.Work, ws.Run, a.runcTool.Path}, keep...), func() error {
-		if err := hideCgroups(); err != nil {
-			return err
-		}
-		return fn()
-	})
-}
 
 // shown are the v1 controllers whose hierarchies runc sees. devices is in it
 // because runc refuses to work without.
@@ -31,6 +16,8 @@ var shown = map[string]bool{"cpu": true, "cpuacct": true, "memory": true, "pids"
 // hideCgroups takes hierarchies out of the calling thread's mount namespace: all
 // of v1 that are not shown and, beside a v1, v2.
 //
+// runc makes a group in each hierarchy that it sees, and of those that it would
+// make nobody knows: where it works, a slot has groups of ours already.
 // On a hybrid host runc joins v2 by the container's path below the hierarchy's
 // root, which would take the slot out of the ownership cgroup that it is born in.
 // And where it sees a v1 freezer it has criu freeze the tree there: a task that

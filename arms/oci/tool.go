@@ -27,7 +27,8 @@ type Tool struct {
 	Version, Commit string
 	// SHA256 of the program.
 	SHA256 string
-	// Origin is "operator" for one that scripts/runc-pinned installed, else "system".
+	// Origin is "operator" for one that scripts/runc-pinned installed, "named" for one
+	// that was asked for by its path, else "system".
 	Origin string
 	// Record is the file that names an operator's program; empty for the system's.
 	Record string
@@ -50,18 +51,42 @@ func Locate(ctx context.Context, state string) (Tool, error) {
 	if err != nil {
 		return Tool{}, &engine.Error{Op: "find runc", Err: fmt.Errorf("%w: %w", engine.ErrRefused, err), Hint: toolHint}
 	}
+	if err := t.ask(ctx); err != nil {
+		return Tool{}, &engine.Error{Op: "check runc", Err: err, Hint: toolHint}
+	}
+	return t, nil
+}
+
+// At is the runc at a path that somebody names, asked for its version. What is no
+// runc is engine.ErrRefused.
+func At(ctx context.Context, path string) (t Tool, err error) {
+	t.Origin = "named"
+	if t.Path, err = filepath.EvalSymlinks(path); err == nil {
+		t.Path, err = filepath.Abs(t.Path)
+	}
+	if err == nil {
+		t.SHA256, err = hashFile(t.Path)
+	}
+	if err != nil {
+		return Tool{}, &engine.Error{Op: "find runc", Err: fmt.Errorf("%w: %w", engine.ErrRefused, err)}
+	}
+	if err := t.ask(ctx); err != nil {
+		return Tool{}, &engine.Error{Op: "check runc", Err: err}
+	}
+	return t, nil
+}
+
+// ask has the program say what it is.
+func (t *Tool) ask(ctx context.Context) error {
 	v, err := (&gorunc.Runc{Command: t.Path}).Version(ctx)
 	if err == nil && v.Runc == "" {
 		err = errors.New("it names no version")
 	}
-	if err != nil {
-		if ctx.Err() == nil {
-			err = fmt.Errorf("%w: %s: %w", engine.ErrRefused, t.Path, err)
-		}
-		return Tool{}, &engine.Error{Op: "check runc", Err: err, Hint: toolHint}
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %s: %w", engine.ErrRefused, t.Path, err)
 	}
 	t.Version, t.Commit = v.Runc, v.Commit
-	return t, nil
+	return err
 }
 
 func locate(state string) (Tool, error) {
@@ -129,7 +154,10 @@ func (t Tool) Facts() []bench.Fact {
 		return engine.Known(value, source, engine.ViewHost).Fact("runc." + name)
 	}
 	source := t.Record
-	if source == "" {
+	switch {
+	case t.Origin == "named":
+		source = "it was asked for"
+	case source == "":
 		source = "the system's folders of programs"
 	}
 	return []bench.Fact{

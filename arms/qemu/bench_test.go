@@ -20,7 +20,7 @@ import (
 // census that a run's gates ask for while the slot is stopped. scripts/bench-qemu
 // prepares and calls it.
 func BenchmarkReset(b *testing.B) {
-	const rounds, each = 1, 3
+	const rounds, each = 4, 8
 	s := makeSlotOf(b, MethodFile, light(b))
 	s.ready(b, s.slot)
 	cp, place := s.dump(b)
@@ -83,9 +83,10 @@ func bareResets(b *testing.B, s made, cp engine.Checkpoint, n int) (ms []float64
 		b.Fatal(err)
 	}
 	var said bytes.Buffer
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "testdata/bare-reset")
+	cmd.WaitDelay = time.Second
 	cmd.Stdin, cmd.Stderr = bytes.NewReader(text), &said
 	out, err := cmd.Output()
 	if err != nil {

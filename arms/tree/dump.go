@@ -30,10 +30,10 @@ const stateFile = "state.json"
 
 // A dump that met something which goes away by itself (a connection that its
 // server has not accepted yet, as right after a program's start) is tried again
-// while the tree runs on: dumpAttempts times at most, first after dumpPause,
+// while the tree runs on: DumpAttempts times at most, first after dumpPause,
 // then after twice the pause before.
 const (
-	dumpAttempts = 6
+	DumpAttempts = 6
 	dumpPause    = 50 * time.Millisecond
 )
 
@@ -99,7 +99,7 @@ func Attempts(ctx context.Context, slot, tool string, folders []string, once fun
 		if err == nil {
 			return bench.Fact{Name: "dump-attempts", Known: true, Value: strconv.Itoa(attempt), Source: source, View: engine.ViewHost}, nil
 		}
-		if !errors.Is(err, criu.ErrTransient) || attempt == dumpAttempts {
+		if !errors.Is(err, criu.ErrTransient) || attempt == DumpAttempts {
 			return bench.Fact{}, err
 		}
 		source = tool + "; attempt " + strconv.Itoa(attempt) + ": " + err.Error()

@@ -47,7 +47,7 @@ func full() bench.Manifest {
 		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{{Class: "c"}}, Probes: []bench.Command{command}, Period: "1ms", Deadline: "1s"},
 		Checkpoint: &bench.CheckpointPolicy{EstablishedTCP: "refuse", GhostLimit: "64MiB"},
 		Arms:       bench.Arms{Drums: &bench.DrumsSettings{Locks: "repair", Attach: "raw"}, Fake: &bench.FakeSettings{Faults: []string{"f"}}},
-		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 1, Blocks: 1, Order: "abba"},
+		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 1, Blocks: 1, Order: "abba", Bars: []bench.Bar{{Name: "b"}}},
 	}
 }
 

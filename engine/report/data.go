@@ -20,6 +20,8 @@ type Data struct {
 	Runs        []RunData          `json:"runs"`
 	None        []NoRecord         `json:"withoutRecord"`
 	Comparisons []bench.Comparison `json:"comparisons"`
+	// Experiments are the judged registrations.
+	Experiments []bench.JudgedExperiment `json:"experiments"`
 }
 
 // RunData is a run in it.
@@ -44,6 +46,8 @@ type RunData struct {
 	Passed   int              `json:"gatesPassed"`
 	Metrics  []Metric         `json:"metrics"`
 	Problems []string         `json:"problems,omitempty"`
+	// Registration that the run belongs to.
+	Registration bench.SHA256 `json:"registration,omitempty"`
 }
 
 // data writes the same data as Markdown, CSV, JSON and JUnit.
@@ -66,18 +70,21 @@ func (w writer) data(x index, in Input) error {
 }
 
 func asJSON(x index, in Input) ([]byte, error) {
-	d := Data{ApiVersion: engine.APIVersion, Runs: []RunData{}, None: in.None, Comparisons: in.Comparisons}
+	d := Data{ApiVersion: engine.APIVersion, Runs: []RunData{}, None: in.None, Comparisons: in.Comparisons, Experiments: in.Experiments.Experiments}
 	if d.None == nil {
 		d.None = []NoRecord{}
 	}
 	if d.Comparisons == nil {
 		d.Comparisons = []bench.Comparison{}
 	}
+	if d.Experiments == nil {
+		d.Experiments = []bench.JudgedExperiment{}
+	}
 	for _, v := range x.Runs {
 		r := v.Record
 		one := RunData{Run: r.Run, Page: v.Path, State: v.State, Verdict: r.Verdict, Reason: v.Failure, Emulated: v.Emulated, Arm: r.Arm, Reset: r.Reset, Manifest: r.Manifest,
 			Started: r.Started, Workload: r.Digests["workload"], Events: r.Digests["events"], Hardware: v.Hardware, Method: v.Method, Sample: v.Sample,
-			Caveats: v.Caveats, Gates: v.Gates, Passed: v.Passed, Metrics: []Metric{}}
+			Caveats: v.Caveats, Registration: r.Registration, Gates: v.Gates, Passed: v.Passed, Metrics: []Metric{}}
 		for _, m := range v.Metrics {
 			one.Metrics = append(one.Metrics, m.Metric)
 		}
@@ -180,6 +187,7 @@ func asMarkdown(x index) string {
 	for _, s := range x.States {
 		fmt.Fprintf(&b, "- **%s** %d: %s\n", s.State, s.Count, s.Meaning)
 	}
+	experimentsMarkdown(&b, x.Experiments, line)
 	if len(x.Comparisons) > 0 {
 		b.WriteString("\n## Comparisons\n\n| Comparison | Kind | Verdict | Result or first reason |\n| --- | --- | --- | --- |\n")
 		for _, c := range x.Comparisons {
@@ -287,6 +295,7 @@ func asJUnit(x index) ([]byte, error) {
 		add(judged{Name: "verdict", Step: "run", Verdict: runAs(v), Findings: []bench.Finding{{Verdict: runAs(v), Subject: "run", Text: v.Failure}}}, false)
 		all.Suites = append(all.Suites, s)
 	}
+	all.Suites = append(all.Suites, junitExperiments(x.Experiments)...)
 	for _, n := range x.None {
 		all.Suites = append(all.Suites, junitSuite{Name: visible(n.Dir), Tests: 1, Errors: 1,
 			Cases: []junitCase{{Name: "record", Class: "run", Error: &junitWhy{visible(n.Reason)}}}})

@@ -23,6 +23,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -38,6 +39,10 @@ type Run struct {
 	Ledger   []bench.LedgerLine
 	// Problems that the check of the directory found. A run with one yields no number.
 	Problems []record.Problem
+	// Registered is the registration that the run belongs to; nil for none.
+	Registered *register.Registered
+	// Experiment is what Input.Judge made of that; nil until then.
+	Experiment *bench.JudgedExperiment
 }
 
 // Receipt is a line of the chain with its own digest.
@@ -80,6 +85,7 @@ func Load(dir string, program bench.SHA256) (*Run, *NoRecord, error) {
 	if err := r.files(); err != nil {
 		return none(err.Error())
 	}
+	r.registration()
 	return &r, nil, nil
 }
 
@@ -138,10 +144,13 @@ type State string
 // The states, as the first line that holds:
 //
 //	failed       the directory is not sound, a gate was missed or could not be
-//	             judged, a step failed
-//	preliminary  everything else: no registration exists that would make it more
+//	             judged, a step failed, or a bar that names the run's arm and reset
+//	             was missed, in whatever registration of its experiment
+//	verified     its experiment is: it was registered before it ran, every registered
+//	             run is there and passed, and every bar of every registration was met
+//	preliminary  everything else
 //
-// verified and planned take a registration.
+// planned is an experiment that is registered and has no run.
 const (
 	Verified    State = "verified"
 	Preliminary State = "preliminary"
@@ -156,19 +165,19 @@ var States = []State{Verified, Preliminary, Failed, Planned}
 func (s State) Meaning() string {
 	switch s {
 	case Verified:
-		return "Registered before it ran; every gate passed, every bar was met, on enough runs."
+		return "Registered before it ran; every gate passed, every bar was met, on enough runs and rollouts."
 	case Preliminary:
-		return "Every gate passed, or a person has still to look; no registration, so a real observation and not yet a result."
+		return "Every gate passed, or a person has still to look. Not registered, or not enough data for its bars: a real observation and not yet a result."
 	case Failed:
-		return "A gate was missed or could not be judged, a step failed, or the run's directory is not sound. Kept on the record, without a number."
+		return "A gate was missed or could not be judged, a step failed, or the run's directory is not sound: kept on the record, without a number. Or a registered bar was missed: the numbers show by how much."
 	case Planned:
 		return "Registered and not run. No numbers."
 	}
 	return ""
 }
 
-// StateOf computes the state of a run by its verdict and by whether its
-// directory was found sound.
+// StateOf computes the state of a run that belongs to no experiment by its verdict
+// and by whether its directory was found sound.
 func StateOf(v bench.RunVerdict, sound bool) State {
 	if sound && (v == engine.RunPassed || v == engine.RunReview) {
 		return Preliminary
@@ -180,7 +189,7 @@ func StateOf(v bench.RunVerdict, sound bool) State {
 func (r *Run) Sound() bool { return len(r.Problems) == 0 }
 
 // State of the run.
-func (r *Run) State() State { return StateOf(r.Record.Verdict, r.Sound()) }
+func (r *Run) State() State { return stateOf(r.Record, r.Sound(), r.Experiment) }
 
 // Counts says whether the run yields numbers.
 func (r *Run) Counts() bool { return r.Sound() && r.Record.Verdict == engine.RunPassed }

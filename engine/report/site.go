@@ -21,6 +21,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -40,6 +41,8 @@ type Input struct {
 	Comparisons []bench.Comparison
 	// Uncompared are runs that a comparison could not read.
 	Uncompared []NoRecord
+	// Experiments are what Judge made of the registrations.
+	Experiments bench.Judgements
 	// Program that draws, as pages name it.
 	Program string
 }
@@ -100,6 +103,8 @@ type index struct {
 	Kinds       []kindRow
 	Runs        []*view
 	Comparisons []*comparison
+	Experiments []experimentView
+	Judging     string
 	None        []NoRecord
 	Uncompared  []NoRecord
 	Method      string
@@ -148,6 +153,10 @@ func Write(dir string, in Input) error {
 		}
 		idx.Comparisons = append(idx.Comparisons, v)
 	}
+	for _, e := range in.Experiments.Experiments {
+		idx.Experiments = append(idx.Experiments, seeExperiment(e))
+	}
+	idx.Judging = in.Experiments.Method
 	idx.count()
 	if err := w.page("index.html", "index", idx); err != nil {
 		return err
@@ -162,6 +171,13 @@ func (x *index) count() {
 		for _, v := range x.Runs {
 			if v.State == s {
 				n++
+			}
+		}
+		if s == Planned {
+			for _, e := range x.Experiments {
+				if e.State == register.Planned {
+					n++
+				}
 			}
 		}
 		x.States = append(x.States, stateCount{s, n, s.Meaning()})

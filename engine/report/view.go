@@ -135,6 +135,7 @@ type view struct {
 	Date         string
 	State        State
 	Failure      string
+	Standing     *standing
 	Emulated     bool
 	Hardware     string
 	Workload     string
@@ -263,8 +264,13 @@ func (r *Run) caveats() (list []string) {
 	for _, d := range r.Record.Differences {
 		add("%s: %s", d.Name, d.Text)
 	}
-	if r.State() == Preliminary {
+	if r.Record.Registration == "" && r.State() == Preliminary {
 		add("No registration names this run, so its bars were not fixed before it.")
+	}
+	if e := r.Experiment; e != nil {
+		for _, why := range e.Reasons {
+			add("Its experiment is %s: %s.", e.State, strings.TrimSuffix(why, "."))
+		}
 	}
 	if n := len(valid(Measured(r.Record))); r.Counts() && n < 20 {
 		add("%d valid rollouts: a 95th percentile takes 20.", n)
@@ -624,7 +630,7 @@ func (v *view) plots(metrics []Metric) (err error) {
 func see(r *Run, p page, slug string, evidence map[string]file) (*view, error) {
 	v := &view{
 		Page: p, Run: r, Record: r.Record, Plan: r.Plan, Name: r.Record.Run, Slug: slug, Path: "runs/" + slug + "/index.html",
-		Date: strings.Replace(string(r.Record.Started), "T", " ", 1)[:min(19, len(r.Record.Started))] + " UTC", State: r.State(), Failure: r.failure(), Emulated: r.Emulated(),
+		Date: strings.Replace(string(r.Record.Started), "T", " ", 1)[:min(19, len(r.Record.Started))] + " UTC", State: r.State(), Standing: r.standing(), Failure: r.failure(), Emulated: r.Emulated(),
 		Hardware: r.hardware(), Workload: r.workload(), Method: r.method(), Sample: r.sample(), Statistics: statistics,
 		Caveats: r.caveats(), Rollouts: r.rollouts(), Timeline: r.Timeline(), Resets: r.Resets(), Diagram: r.Diagram(),
 		PlanDigest: string(r.Record.Digests["plan"]), Receipts: r.Receipts, LedgerList: r.ledger(), Reviews: r.Reviews, Pairs: r.pairs(), evidenceByID: evidence,
@@ -645,4 +651,4 @@ func see(r *Run, p page, slug string, evidence map[string]file) (*view, error) {
 }
 
 // sourceFiles of a run, copied into the site.
-var sourceFiles = []string{record.RecordFile, record.EventsFile, record.LedgerFile, record.ManifestFile, record.PlanFile, record.HostFile}
+var sourceFiles = []string{record.RecordFile, record.EventsFile, record.LedgerFile, record.ManifestFile, record.PlanFile, record.HostFile, record.RegistrationFile}

@@ -44,6 +44,51 @@ type Run struct {
 	Facts       []bench.Fact
 	Differences []bench.Difference
 	Settings    map[string]string
+	// Bars of the manifest, the resets of its experiment (Reset alone where empty), and its blocks.
+	Bars   []bench.Bar
+	Resets []string
+	Blocks int
+	// Registration that the run belongs to, as the bytes of its file.
+	Registration []byte
+}
+
+// Engine is the program that the runs name as theirs.
+var Engine = bench.EngineVersion{Version: "v", Sha256: Program, Go: "go", Schema: engine.APIVersion}
+
+// filled is o with what it leaves out.
+func (o Run) filled() Run {
+	def := func(s *string, v string) {
+		if *s == "" {
+			*s = v
+		}
+	}
+	def(&o.Name, "run/one")
+	def(&o.Arm, "fake")
+	def(&o.Reset, "restore")
+	def(&o.Manifest, "whole")
+	o.Rollouts, o.Blocks = max(o.Rollouts, 1), max(o.Blocks, 1)
+	if len(o.Resets) == 0 {
+		o.Resets = []string{o.Reset}
+	}
+	return o
+}
+
+// Plans is the manifest that the run is of.
+func (o Run) Plans() bench.Manifest {
+	o = o.filled()
+	m := bench.Manifest{
+		ApiVersion: engine.APIVersion, Name: bench.Name(o.Manifest), Network: "none",
+		Image:     bench.Image{File: "a.qcow2", Sha256: Program},
+		Guest:     bench.Guest{User: "root", Home: "/root", Services: []bench.Service{}, Server: bench.Server{Port: 5000, Sha256: Program, Exec: []string{"/usr/local/bin/guestd"}}},
+		Resources: bench.Resources{Vcpus: 1, Memory: "1GiB", Swap: "0", Pids: 10},
+		Task:      bench.Task{Id: "task", Instruction: "Rename the folder.", Setup: []bench.Command{}, Oracle: []bench.Command{}},
+		Checker:   bench.Checker{Exec: []string{"/bin/true"}, Timeout: "1s"}, Canary: bench.Canary{File: "/c"},
+		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{}, Period: "1ms", Deadline: "1s"},
+		Arms:       bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}},
+		Experiment: bench.Experiment{Reset: o.Resets, Rollouts: int64(o.Rollouts), Warmup: int64(o.Warmups), Blocks: int64(o.Blocks), Order: "abba", Slots: 1, Bars: o.Bars},
+	}
+	m.Checker.Failure.Exit = 1
+	return m
 }
 
 // Make executes a run in dir, which must be empty, and returns its record.
@@ -55,29 +100,8 @@ func (o Run) Make(t testing.TB, dir string) bench.Record {
 			t.Fatal(err)
 		}
 	}
-	def := func(s *string, v string) {
-		if *s == "" {
-			*s = v
-		}
-	}
-	def(&o.Name, "run/one")
-	def(&o.Arm, "fake")
-	def(&o.Reset, "restore")
-	def(&o.Manifest, "whole")
-	o.Rollouts = max(o.Rollouts, 1)
-
-	m := bench.Manifest{
-		ApiVersion: engine.APIVersion, Name: bench.Name(o.Manifest), Network: "none",
-		Image:     bench.Image{File: "a.qcow2", Sha256: Program},
-		Guest:     bench.Guest{User: "root", Home: "/root", Services: []bench.Service{}, Server: bench.Server{Port: 5000, Sha256: Program, Exec: []string{"/usr/local/bin/guestd"}}},
-		Resources: bench.Resources{Vcpus: 1, Memory: "1GiB", Swap: "0", Pids: 10},
-		Task:      bench.Task{Id: "task", Instruction: "Rename the folder.", Setup: []bench.Command{}, Oracle: []bench.Command{}},
-		Checker:   bench.Checker{Exec: []string{"/bin/true"}, Timeout: "1s"}, Canary: bench.Canary{File: "/c"},
-		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{}, Period: "1ms", Deadline: "1s"},
-		Arms:       bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}},
-		Experiment: bench.Experiment{Reset: []string{o.Reset}, Rollouts: int64(o.Rollouts), Warmup: int64(o.Warmups), Blocks: 1, Order: "abba", Slots: 1},
-	}
-	m.Checker.Failure.Exit = 1
+	o = o.filled()
+	m := o.Plans()
 	workload, err := compile.Workload(m)
 	must(err)
 	d, err := record.Create(dir)
@@ -94,14 +118,19 @@ func (o Run) Make(t testing.TB, dir string) bench.Record {
 	must(d.WritePlan(p))
 	id, err := d.Ledger.Intend("cgroup", bench.Claim{Path: "/cg"})
 	must(errors.Join(err, d.Ledger.Bind(id, bench.Identity{Dev: "1", Ino: "2"}), d.Ledger.Gone(id)))
+	digests := map[string]bench.SHA256{"host": host, "manifest": manifest}
+	if o.Registration != nil {
+		digests["registration"], err = d.WriteRegistration(o.Registration)
+		must(err)
+	}
 	e := engine.Executor{
 		Plan: p, Bindings: o.bindings(), Sink: d.Events, Workspace: &engine.Workspace{Evidence: d.Evidence, Ledger: d.Ledger},
-		Digests: map[string]bench.SHA256{"host": host, "manifest": manifest},
+		Digests: digests,
 	}
 	_, err = e.Run(context.Background())
 	must(err)
 	r, err := record.Build(d.Path, record.Header{Run: o.Name, Arm: o.Arm, Settings: o.Settings, Differences: o.Differences,
-		Engine: bench.EngineVersion{Version: "v", Sha256: Program, Go: "go", Schema: engine.APIVersion}})
+		Engine: Engine})
 	must(err)
 	_, err = d.WriteRecord(r)
 	must(err)
