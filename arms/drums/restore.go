@@ -118,6 +118,9 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 
 // keepLog copies criu's log beside the run before the tenancy's folder goes, and names it in the error.
 func (p *place) keepLog(work string, err error) error {
+	if err == nil {
+		return nil // a log that no receipt names is damage
+	}
 	for _, name := range []string{"dump.log", "restore.log"} {
 		b, rerr := os.ReadFile(filepath.Join(work, name))
 		if rerr != nil {

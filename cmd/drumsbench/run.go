@@ -20,6 +20,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps"
 )
@@ -34,6 +35,7 @@ type runCmd struct {
 	FromCheckpoint string `type:"existingdir" placeholder:"DIR" help:"Folder of a checkpoint that an earlier run sealed: every rollout restores it, nothing is dumped."`
 	// A pin that was rewritten for an image built here is a fact of the run.
 	RepinnedFrom string `type:"existingfile" placeholder:"FILE" help:"File of the pins that the manifest had before an image was built here; each that differs is recorded as re-pinned."`
+	Registration string `type:"path" placeholder:"FILE" help:"Registration of the experiment that the run belongs to; refused for another manifest or program. See: drumsbench register."`
 	Out          string `type:"path" placeholder:"DIR" help:"Folder of the runs (default: a new one below runs in the state directory)."`
 }
 
@@ -76,6 +78,10 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
+	registered, err := c.registered(m.Manifest)
+	if err != nil {
+		return err
+	}
 	kinds, err := choose("arm", armKinds(m.Manifest.Arms), c.Arm)
 	if err != nil {
 		return err
@@ -99,12 +105,17 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 			return err
 		}
 	}
+	for _, kind := range kinds { // now, not after the runs of other arms
+		if _, _, err := newArm(ctx, kind, m.Manifest.Arms, g.State); err != nil {
+			return err
+		}
+	}
 	var dirs []string
 	var kept []bench.SlotHandle
 	var records []bench.Record
 	for _, p := range schedule(kinds, resets, m.Manifest.Experiment) {
 		b := block{globals: g, loaded: m, workload: workload, kind: p.kind, reset: p.reset, facts: append(p.facts(m.Manifest.Experiment), repinned...),
-			dir: filepath.Join(c.Out, p.folder()), from: from, keep: c.KeepOnFailure}
+			dir: filepath.Join(c.Out, p.folder()), from: from, keep: c.KeepOnFailure, registered: registered}
 		r, err := b.run(ctx)
 		if err != nil {
 			return err
@@ -273,6 +284,8 @@ type block struct {
 	facts []bench.Fact
 	// from is the checkpoint that every rollout restores; nil for one that the run dumps.
 	from *bench.CheckpointParams
+	// registered is the registration that the run belongs to; nil for none.
+	registered *register.Registered
 	// keep the slot of a run that does not pass; kept has it then.
 	keep bool
 	kept []bench.SlotHandle
@@ -346,6 +359,13 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	err = errors.Join(note("manifest", manifest, err), note("settings", settings, serr), note("host", host, herr), dir.WritePlan(plan))
 	if err != nil {
 		return bench.Record{}, err
+	}
+
+	if b.registered != nil {
+		registration, err := dir.WriteRegistration(b.registered.JSON)
+		if err := note("registration", registration, err); err != nil {
+			return bench.Record{}, err
+		}
 	}
 
 	ws, err := newWorkspace(b.globals, dir)
