@@ -90,8 +90,8 @@ func (n *node) remove(ctx context.Context) error {
 		if !ours {
 			return n.ledger.Gone(n.id)
 		}
-		err = removeTree(n.path)
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = RemoveTree(n.path)
+		if err == nil {
 			continue
 		}
 		if !errors.Is(err, syscall.EBUSY) {
@@ -110,21 +110,30 @@ func (n *node) remove(ctx context.Context) error {
 	}
 }
 
-// removeTree removes the groups below path, deepest first, then path.
-func removeTree(path string) error {
-	children, err := subgroups(path)
-	if err != nil {
-		return err
-	}
+// RemoveTree removes the groups below a path, the deepest first, then itself; what
+// is gone already is removed. It does not wait: syscall.EBUSY while something hangs
+// on one of them.
+func RemoveTree(path string) error {
+	children, err := Children(path)
 	for _, c := range children {
-		if err := removeTree(c); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := RemoveTree(c); err != nil {
 			return err
 		}
 	}
-	return syscall.Rmdir(path)
+	if err == nil {
+		err = syscall.Rmdir(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return &fs.PathError{Op: "rmdir", Path: path, Err: err}
+	}
+	return nil
 }
 
-func subgroups(path string) ([]string, error) {
+// Children are the paths of the groups in a group.
+func Children(path string) ([]string, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return nil, err
@@ -148,7 +157,7 @@ func pidsBelow(path string) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	children, err := subgroups(path)
+	children, err := Children(path)
 	if err != nil {
 		return nil, err
 	}

@@ -215,7 +215,7 @@ func TestStepAsideOnTheKernel(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "stepped aside and back") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if dirs, err := subgroups(g.Path()); err != nil || len(dirs) != 0 {
+	if dirs, err := Children(g.Path()); err != nil || len(dirs) != 0 {
 		t.Errorf("left below: %v, %v", dirs, err)
 	}
 }

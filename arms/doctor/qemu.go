@@ -36,7 +36,7 @@ func qemuTool(ctx context.Context, h *Host) []bench.HostFinding {
 	tool, err := h.QEMU(ctx)
 	switch {
 	case err == nil:
-		return fine("qemu", "%s at %s", tool.Version, tool.Path)
+		return fine("qemu", "%s at %s, by %s", tool.Version, tool.Path, tool.Origin)
 	case errors.Is(err, engine.ErrRefused):
 		return one(Lack, "qemu", err.Error(), qemuRemedy)
 	}

@@ -22,34 +22,10 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestTwentyResets runs the whole plan with twenty resets; execute compares the
-// host before and after: mounts, namespaces, cgroups, loop devices, processes.
-func TestTwentyResets(t *testing.T) {
-	m := manifest(t, "rollouts=18") // and the two controls
-	res, _, r := execute(t, newArm(t, m), m, "restore")
-	if res.Verdict != engine.RunPassed {
-		t.Fatalf("%s: %s", res.Verdict, res.Reason)
-	}
-	if len(r.Rollouts) != 20 {
-		t.Fatalf("%d rollouts", len(r.Rollouts))
-	}
-	for _, o := range r.Rollouts {
-		if o.Control == "none" {
-			continue
-		}
-		if o.Class != "success" || o.Before == nil || *o.Before != 0 || o.After == nil || *o.After != 1 {
-			t.Errorf("rollout %d: %+v", o.Index, o)
-		}
-	}
-}
+func TestTwentyResets(t *testing.T) { harness.TwentyResets(t) }
 
-// Siblings share one checkpoint and reset at the same time, in one window.
-func TestSiblingsThroughThePlan(t *testing.T) {
-	m := manifest(t, "rollouts=6", "slots=3")
-	for _, reset := range []string{"restore", "cold"} {
-		res, _, r := execute(t, newArm(t, m), m, reset)
-		if res.Verdict != engine.RunPassed || len(r.Rollouts) != 8 {
-			t.Errorf("%s: %s: %s, %d rollouts", reset, res.Verdict, res.Reason, len(r.Rollouts))
-		}
-	}
-}
+func TestSiblingsThroughThePlan(t *testing.T) { harness.Siblings(t) }
+
+func TestAdopt(t *testing.T) { harness.Adopt(t) }
+
+func TestAdoptRefuses(t *testing.T) { harness.AdoptRefuses(t) }

@@ -2,22 +2,15 @@ package drums
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/hostfacts"
-	"github.com/drumsbench/drumsbench/arms/hostview"
+	"github.com/drumsbench/drumsbench/arms/tree/treetest"
 	"github.com/drumsbench/drumsbench/engine"
-	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
-	"github.com/drumsbench/drumsbench/steps"
 )
 
 func stateDir() string {
@@ -30,11 +23,7 @@ func stateDir() string {
 // manifest is manifests/locks with the pins of the image that scripts/prepare built.
 func manifest(t testing.TB, tags ...string) bench.Manifest {
 	t.Helper()
-	m, err := compile.Load(compile.Options{Path: filepath.Join(stateDir(), "manifests", "manifests", "locks"), Tags: tags})
-	if err != nil {
-		t.Fatalf("%v\nscripts/prepare builds the image and its pins; scripts/test calls it", err)
-	}
-	return m.Manifest
+	return treetest.Manifest(t, stateDir(), tags...)
 }
 
 func newArm(t testing.TB, m bench.Manifest) *Arm {
@@ -47,92 +36,16 @@ func newArm(t testing.TB, m bench.Manifest) *Arm {
 	return New(*m.Arms.Drums, tool, append(hostfacts.Read(), program))
 }
 
-// workspace of a run in a folder of the test's, on the state directory's file system.
-func workspace(t testing.TB) (*engine.Workspace, *record.Dir) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Join(stateDir(), "work"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	base, err := os.MkdirTemp(filepath.Join(stateDir(), "work"), "drums-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(base); err != nil {
-			t.Error(err)
-		}
-	})
-	dir, err := record.Create(filepath.Join(base, "run"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dir.Close() })
-	var claim [6]byte
-	rand.Read(claim[:])
-	ws := &engine.Workspace{Run: dir.Path, Work: filepath.Join(base, "work"), State: stateDir(), ID: hex.EncodeToString(claim[:]),
-		Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler)}
-	if err := ws.MakeWork(); err != nil {
-		t.Fatal(err)
-	}
-	return ws, dir
+var harness = treetest.Harness{
+	State:    stateDir(),
+	New:      func(t testing.TB, m bench.Manifest) treetest.Arm { return newArm(t, m) },
+	Manifest: manifest,
 }
+
+func workspace(t testing.TB) (*engine.Workspace, *record.Dir) { return harness.Workspace(t) }
 
 // execute runs the manifest's plan on an arm and returns the outcomes by step.
 func execute(t testing.TB, arm engine.Arm, m bench.Manifest, reset string) (engine.Result, map[string]bench.StepOutcome, bench.Record) {
 	t.Helper()
-	workload, err := compile.Workload(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	plan, err := steps.Block(m, workload, reset)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ws, dir := workspace(t)
-	digest, err := dir.WriteManifest(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	host, err := dir.WriteHost(bench.HostFacts{ApiVersion: engine.APIVersion, Facts: arm.Facts(context.Background())})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := dir.WritePlan(plan); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
-	scope := hostview.Scope{ID: ws.ID, Paths: []string{filepath.Dir(ws.Work)}}
-	before, err := hostview.Take(ctx, scope)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		after, err := hostview.Take(context.Background(), scope)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range hostview.Diff(before, after) {
-			if f.Verdict == engine.Fail {
-				t.Errorf("the host is not as it was: %s %s (want %s, have %s)", f.Subject, f.Text, f.Want, f.Have)
-			}
-		}
-	}()
-	res, err := (&engine.Executor{Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws, Sink: dir.Events,
-		Digests: map[string]bench.SHA256{"manifest": digest, "host": host}}).Run(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	by := map[string]bench.StepOutcome{}
-	for _, o := range res.Outcomes {
-		by[o.Step] = o
-	}
-	r, err := record.Build(dir.Path, record.Header{Run: "test/" + t.Name(), Arm: Kind, Engine: bench.EngineVersion{Version: "test", Sha256: digest, Go: "test", Schema: engine.APIVersion}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(dir.Ledger.Open()) > 0 {
-		t.Errorf("the ledger still owns %+v", dir.Ledger.Open())
-	}
-	return res, by, r
+	return harness.Execute(t, arm, m, reset)
 }

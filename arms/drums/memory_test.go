@@ -16,10 +16,10 @@ func TestMemory(t *testing.T) {
 		t.Run(attach, func(t *testing.T) {
 			of := manifest(t)
 			of.Arms.Drums.Attach = attach
-			s := makeSlotOf(t, of)
-			defer s.release(t, s.slot, s.arm)
-			ready(t, s.slot, s.m.Guest.Server.Port)
-			r := s.slot.Observe(t.Context(), engine.AspectMemory).Memory
+			s := harness.Make(t, of)
+			defer s.Release(t, s.Slot, s.Arm)
+			s.Ready(t, s.Slot)
+			r := s.Slot.Observe(t.Context(), engine.AspectMemory).Memory
 			m, known := r.Get()
 			if !known || r.View() != engine.ViewHost || m.Processes < 2 || m.PrivateDirty < 1<<20 || m.Pss < m.PrivateDirty {
 				t.Errorf("%+v, known %t (%s)", m, known, r.Reason())
@@ -27,24 +27,24 @@ func TestMemory(t *testing.T) {
 			if (m.Harness > 0) != (attach == "fuse") {
 				t.Errorf("%d bytes beside the slot", m.Harness)
 			}
-			if other := s.slot.Observe(t.Context(), engine.AspectLimits).Memory; other.Reason() == "" {
+			if other := s.Slot.Observe(t.Context(), engine.AspectLimits).Memory; other.Reason() == "" {
 				t.Error("memory was read unasked")
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if attach == "fuse" {
 				// A daemon that is not found is not one that takes no memory.
-				tools := s.arm.groups.Tools
-				s.arm.groups.Tools = s.slot.(*slot).group
-				if r := s.slot.Observe(ctx, engine.AspectMemory).Memory; !strings.Contains(r.Reason(), "storage daemon") {
+				tools := s.Arm.(*Arm).groups.Tools
+				s.Arm.(*Arm).groups.Tools = s.Slot.(*slot).group
+				if r := s.Slot.Observe(ctx, engine.AspectMemory).Memory; !strings.Contains(r.Reason(), "storage daemon") {
 					t.Errorf("without a daemon: %q", r.Reason())
 				}
-				s.arm.groups.Tools = tools
+				s.Arm.(*Arm).groups.Tools = tools
 			}
-			if err := s.slot.(*slot).group.Kill(ctx); err != nil {
+			if err := s.Slot.(*slot).group.Kill(ctx); err != nil {
 				t.Fatal(err)
 			}
-			if r := s.slot.Observe(ctx, engine.AspectMemory).Memory; r.Reason() == "" {
+			if r := s.Slot.Observe(ctx, engine.AspectMemory).Memory; r.Reason() == "" {
 				t.Error("a dead slot has memory")
 			}
 		})

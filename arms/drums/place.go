@@ -123,7 +123,7 @@ func (p *place) Vacate(ctx context.Context) error {
 	if err := p.group.Kill(ctx); err != nil {
 		return err
 	}
-	if err := t.End(ctx, p.ws, p.group); err != nil {
+	if err := t.End(ctx, p.ws.Ledger, p.group); err != nil {
 		return err
 	}
 	if err := t.Clear(ctx, p.ws.Ledger); err != nil {

@@ -40,24 +40,10 @@ func (a *Arm) Restore(ctx context.Context, ws *engine.Workspace, r engine.Root, 
 
 // usable requires that the checkpoint is whole and of this arm, image and version.
 func (a *Arm) usable(ctx context.Context, r *root, cp engine.Checkpoint) error {
-	const op = "restore checkpoint"
 	if err := ctx.Err(); err != nil {
-		return &engine.Error{Op: op, Err: err}
+		return &engine.Error{Op: "restore checkpoint", Err: err}
 	}
-	refused := func(what, want, have string) error {
-		return &engine.Error{Op: op, Err: fmt.Errorf("%w: it is of another %s: %s, here %s", engine.ErrRefused, what, want, have), Hint: "make the checkpoint again"}
-	}
-	if cp.Handle.Arm != Kind {
-		return refused("arm", cp.Handle.Arm, Kind)
-	}
-	if cp.Handle.Image != r.pin {
-		return refused("image", string(cp.Handle.Image), string(r.pin))
-	}
-	if err := checkpoint.Compatible(cp.Handle, a.Facts(ctx), factVersion); err != nil {
-		return err
-	}
-	_, err := checkpoint.Verify(ctx, cp)
-	return err
+	return checkpoint.Usable(ctx, cp, Kind, r.pin, a.Facts(ctx), factVersion)
 }
 
 func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.RestoreParams) error {

@@ -130,7 +130,7 @@ func (s *site) close(ctx context.Context) error {
 // reap waits for children of ours that ended in the group: a call that was cut
 // short may have made one whose pid nobody learnt.
 func (s *site) reap(ctx context.Context) error {
-	return tree.ReapStrays(ctx, "/drums-"+s.p.ws.ID+"/"+s.name)
+	return tree.ReapStrays(ctx, s.group)
 }
 
 // besideCRIU runs f where criu leaves nothing on the host.

@@ -19,8 +19,9 @@ import (
 )
 
 // criuConfig is the annotation by which runc takes a file of criu's settings
-// (runc, docs/checkpoint-restore.md). What is in it wins over what runc itself
-// asks criu for; without it runc would take /etc/criu/runc.conf.
+// (runc, docs/checkpoint-restore.md). It wins over what runc asks of criu by its
+// request, but for the mode of cgroups (see dumpSettings); without it runc would
+// take /etc/criu/runc.conf.
 const criuConfig = "org.criu.config"
 
 // capabilities are those that Docker gives a container by default

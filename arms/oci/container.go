@@ -182,7 +182,7 @@ func (c Container) making(ctx context.Context, keep []string, f func(context.Con
 		// What was begun ends while its orphans are still ours to wait for.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), tree.UndoTime)
 		defer cancel()
-		err = errors.Join(err, c.Helpers.Kill(undo), c.Group.Kill(undo))
+		err = errors.Join(err, c.Helpers.Kill(undo), c.Group.Kill(undo), tree.ReapStrays(undo, c.Helpers, c.Group))
 		if said := c.said(); said != "" {
 			err = fmt.Errorf("%w: %s", err, said)
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -448,7 +449,18 @@ func TestHalt(t *testing.T) {
 	must(t, err)
 	last := tasks[len(tasks)-1]
 	must(t, unix.Kill(last.Pid, unix.SIGSTOP))
-	time.Sleep(20 * time.Millisecond)
+	for deadline := time.Now().Add(10 * time.Second); last.Status.State != 'T'; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("pid %d does not stop", last.Inner)
+		}
+		tasks, err := procfs.Tasks(s.now.Pid)
+		must(t, err)
+		i := slices.IndexFunc(tasks, func(task procfs.Task) bool { return task.Pid == last.Pid })
+		if i < 0 {
+			t.Fatalf("pid %d has ended", last.Inner)
+		}
+		last = tasks[i]
+	}
 	stopped, err := s.halt(w.ctx, s.now)
 	must(t, err)
 	if len(stopped) != 1 || !stopped[last.Inner] {

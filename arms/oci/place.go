@@ -180,7 +180,7 @@ func (p *place) Vacate(ctx context.Context) error {
 	if err := errors.Join(p.helpers.Kill(ctx), p.group.Kill(ctx)); err != nil {
 		return err
 	}
-	if err := t.End(ctx, p.ws, p.group, p.helpers); err != nil {
+	if err := t.End(ctx, p.ws.Ledger, p.group, p.helpers); err != nil {
 		return err
 	}
 	// runc lets go of what it knows. Whether all of it is gone is found out below,

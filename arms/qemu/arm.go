@@ -1,16 +1,3 @@
-// Package qemu is the arm of virtual machines: a slot is a QEMU process that
-// boots the mounted image's own kernel on an overlay of the image, and QEMU's
-// snapshots dump and restore it.
-//
-// Always holds: a machine lives in a control group and a network namespace of
-// its own, with a disk and a network card and nothing else of the host; QEMU's
-// word that something was done is read back through QMP or from the guest; a
-// restored machine's processes are frozen by its guest server until they were
-// judged, and their clock was set; a machine whose state could not be loaded is
-// ended, never left half-way.
-//
-// The host has no view of a guest's kernel: mounts, processes, locks, state and
-// network are the guest's own words, read while its tree is frozen.
 package qemu
 
 import (
@@ -64,7 +51,7 @@ func (a *Arm) Describe() engine.Description {
 		Settings: map[string]string{"accel": a.settings.Accel, "snapshot": a.settings.Snapshot, "headroom": string(a.settings.Headroom)},
 		Differences: []bench.Difference{
 			{Name: "kernel", Text: "the slot runs the image's own kernel in a virtual machine"},
-			{Name: "init", Text: "guestd is the slot's first process; the image's own init does not run"},
+			{Name: "init", Text: "guestd is the slot's first process; the image's own init does not run, but where the image has partitions: it boots itself then, and keeps its init and its server"},
 			{Name: engine.GuestViewDifference, Text: "the host does not see into the guest's kernel: mounts, processes, locks, state and network are what the guest itself says, read while its tree is frozen"},
 			{Name: "freeze", Text: "the guest's own freezer holds all processes but its server from before the dump until a restored slot is resumed; the server and the kernel run while the stopped slot is judged, so the number of the server's threads is not compared"},
 			{Name: "network-card", Text: "beside lo the guest has eth0, 10.0.2.15/24, on a link to a network namespace of its own that leads nowhere; the engine reaches the guest server over it"},
@@ -146,14 +133,10 @@ func (r *root) Release(context.Context) error {
 }
 
 // Mount implements engine.Arm: it opens the pinned image and takes kernel and
-// initial ramdisk out of it, once for each image.
+// initial ramdisk out of it, once for each image; one that boots itself keeps them.
 func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountParams) (engine.Root, error) {
 	if err := a.usableAccelerator(); err != nil {
 		return nil, err
-	}
-	if p.Image.Partition != 0 {
-		return nil, &engine.Error{Op: "mount image", Err: fmt.Errorf("%w: the image has partitions", engine.ErrRefused),
-			Hint: "the qemu arm boots images whose disk is one file system with a kernel in it; build one with a recipe that names a kernel"}
 	}
 	tools, err := a.groups(ws)
 	if err != nil {

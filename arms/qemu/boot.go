@@ -23,14 +23,20 @@ import (
 )
 
 // boot is what an image boots with: files of the cache, which are found by the
-// image's digest and compared with their own.
+// image's digest and compared with their own. Empty where the image boots itself.
 type boot struct {
 	kernel, initramfs string
 	Kernel            bench.SHA256 `json:"kernel"`
 	Initramfs         bench.SHA256 `json:"initramfs"`
 }
 
+// self: the image has a boot loader of its own; see self.go.
+func (b boot) self() bool { return b.kernel == "" }
+
 func (b boot) facts() []bench.Fact {
+	if b.self() {
+		return []bench.Fact{{Name: factBoots, Known: true, Value: "itself", Source: "image.partition of the manifest", View: engine.ViewHost}}
+	}
 	return []bench.Fact{
 		{Name: "guest.kernel.sha256", Known: true, Value: string(b.Kernel), Source: initrd.Kernel + " of the image", View: engine.ViewHost},
 		{Name: "guest.initramfs.sha256", Known: true, Value: string(b.Initramfs), Source: initrd.Initramfs + " of the image", View: engine.ViewHost},
@@ -44,6 +50,9 @@ const bootLimit = 1 << 30
 // for it, read-only and for this moment.
 func (a *Arm) takeBoot(ctx context.Context, ws *engine.Workspace, r *root, i bench.Image, tools *cgroup.Group) (boot, error) {
 	const op = "take kernel out of image"
+	if i.Partition != 0 {
+		return boot{}, nil
+	}
 	dir := filepath.Join(ws.State, "cache", Kind)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return boot{}, &engine.Error{Op: op, Err: err}

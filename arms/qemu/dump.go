@@ -77,6 +77,12 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 	if err != nil {
 		return cp, errors.Join(err, s.goOn(ctx))
 	}
+	return s.write(ctx, p, c)
+}
+
+// write saves the machine as a checkpoint and ends it; the caller is attached.
+func (s *slot) write(ctx context.Context, p bench.DumpParams, c census) (cp engine.Checkpoint, err error) {
+	t := s.now
 	// Made in the scratch directory and moved once it is sealed: what is not a whole
 	// checkpoint never looks like one, and sweep knows whose it is.
 	dir := filepath.Join(s.ws.Work, s.name+".checkpoint")
@@ -125,6 +131,9 @@ func (s *slot) checkpointDir() string { return filepath.Join(s.ws.Run, "checkpoi
 
 // goOn lets a slot run on whose census vetoed the dump.
 func (s *slot) goOn(ctx context.Context) error {
+	if s.now.self {
+		return nil // never frozen
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	return s.now.client().Freeze(ctx, false)
@@ -149,6 +158,10 @@ func (s *slot) census(ctx context.Context, ref engine.GuestReference) (c census,
 		}
 		e.Err = fmt.Errorf("%w: %s: %s", engine.ErrUnknown, what, reason)
 		return e
+	}
+	if t.self {
+		e.Err, e.Hint, e.Findings = fmt.Errorf("%w: %w", engine.ErrUnknown, errSelf), selfHint, unseen()
+		return c, e
 	}
 	o := s.Observe(ctx, engine.AspectEnclosure)
 	found, ok := o.Enclosure.Get()

@@ -102,12 +102,14 @@ func (a *Arm) arguments(r *root, s shape, l launch) []string {
 		"-machine", "q35,accel=" + a.settings.Accel + ",memory-backend=ram", "-cpu", processor(a.settings.Accel),
 		"-smp", fmt.Sprintf("%d,sockets=1,cores=%d,threads=1", s.VCPUs, s.VCPUs), "-m", fmt.Sprintf("%dB", s.Memory),
 		"-object", object(backend), "-rtc", "base=utc,clock=host",
-		"-kernel", r.boot.kernel, "-initrd", l.initrd, "-append", initrd.CommandLine,
 		"-chardev", "socket,id=qmp,server=on,wait=off,fd=" + strconv.Itoa(fdSocket), "-mon", "chardev=qmp,mode=control",
 		"-chardev", "file,id=console,append=on,path=" + consoleFile, "-device", "isa-serial,chardev=console",
 		"-device", "VGA", // a display that snapshots allow
-		"-netdev", "tap,id=net,vhost=off,fd=" + strconv.Itoa(fdTap), "-device", "virtio-net-pci,netdev=net,romfile=,mac=" + cardMAC,
+		"-netdev", netdev(r.boot, s), "-device", "virtio-net-pci,netdev=net,romfile=,mac=" + cardMAC,
 		"-device", "virtio-blk-pci,drive=disk",
+	}
+	if !r.boot.self() {
+		args = append(args, "-kernel", r.boot.kernel, "-initrd", l.initrd, "-append", initrd.CommandLine)
 	}
 	node := func(name, file string, backing any, readOnly bool) {
 		args = append(args,
@@ -167,7 +169,13 @@ func (p *place) start(ctx context.Context, t *tenancy, l launch) (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare network: %w", err)
 		}
-		tap, err := openTap()
+		var tap *os.File // none where QEMU itself is the network: the descriptor stays closed
+		var err error
+		if p.root.boot.self() {
+			err = loopbackUp()
+		} else {
+			tap, err = openTap()
+		}
 		if err != nil {
 			return err
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/netns"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/guest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -67,6 +68,10 @@ type tenancy struct {
 	parked bool
 	// held: restored, its tree frozen.
 	held bool
+	// self: the image boots itself.
+	self bool
+	// said is what the guest said of its frozen tree; asking is held.
+	said *guest.Observation
 	// facts of how the slot came to run.
 	facts []bench.Fact
 	// adopted holds on to a QEMU that another process of ours started;
@@ -149,7 +154,7 @@ func (p *place) move(s shape) (*tenancy, error) {
 	if p.now != nil {
 		return nil, errors.New("move into place: it is taken")
 	}
-	t := &tenancy{dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), shape: s}
+	t := &tenancy{dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), shape: s, self: p.root.boot.self()}
 	p.next++
 	p.now = t // from here on vacate takes away whatever was made
 	var err error

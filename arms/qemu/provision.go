@@ -17,7 +17,8 @@ import (
 )
 
 // Provision implements engine.Arm. It returns with the guest server's first
-// answer: only the guest can say how many tasks its kernel allows.
+// answer: only the guest can say how many tasks its kernel allows. Of a machine
+// that boots itself nobody says so; it returns once that runs.
 func (a *Arm) Provision(ctx context.Context, ws *engine.Workspace, r engine.Root, old engine.Place, p bench.ProvisionParams) (engine.Slot, error) {
 	op := "provision " + string(p.Slot)
 	if p.Network != "none" {
@@ -51,18 +52,10 @@ func (p *place) provision(ctx context.Context, s shape, params bench.ProvisionPa
 	if err != nil {
 		return err
 	}
-	base, err := os.ReadFile(p.root.boot.initramfs)
-	if err != nil {
-		return err
-	}
-	ramdisk, err := initrd.Append(base, initrd.Config{
-		Guest: params.Guest, Hostname: p.name, Addresses: []string{initrd.Address}, Forward: []int{s.Port}, Pids: s.Pids,
-	})
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(t.file(initrdFile), ramdisk, 0o600); err != nil {
-		return err
+	if !t.self {
+		if err := p.writeRamdisk(t, params); err != nil {
+			return err
+		}
 	}
 	l := launch{initrd: initrdFile}
 	if p.arm.settings.Snapshot == MethodFile {
@@ -78,11 +71,34 @@ func (p *place) provision(ctx context.Context, s shape, params bench.ProvisionPa
 		return err
 	}
 	defer t.detach()
+	facts, err := saving(ctx, t.mon.qmp, p.arm.settings.Snapshot)
+	if err != nil {
+		return err
+	}
+	t.facts = append(t.facts, facts...)
 	defer engine.StartSpan(ctx, "boot")()
 	if err := t.cont(ctx); err != nil {
 		return err
 	}
+	if t.self {
+		return t.bounded()
+	}
 	return p.answers(ctx, t)
+}
+
+// writeRamdisk makes the machine's ramdisk: that of the image, and what this machine is told.
+func (p *place) writeRamdisk(t *tenancy, params bench.ProvisionParams) error {
+	base, err := os.ReadFile(p.root.boot.initramfs)
+	if err != nil {
+		return err
+	}
+	ramdisk, err := initrd.Append(base, initrd.Config{
+		Guest: params.Guest, Hostname: p.name, Addresses: []string{initrd.Address}, Forward: []int{t.shape.Port}, Pids: t.shape.Pids,
+	})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(t.file(initrdFile), ramdisk, 0o600)
 }
 
 // answers waits for the guest server's first answer, and requires that the

@@ -160,61 +160,76 @@ func names(t testing.TB, dir string) []string {
 	return list
 }
 
-// Twenty resets with each method: the guest is the one that was dumped, its clock
-// is the host's, nothing piles up, and the slot's disk does not grow.
-func TestResets(t *testing.T) {
+// Each method on one machine that is booted and dumped once: a boot takes longer than all else.
+func TestMethods(t *testing.T) {
 	for _, method := range methods {
 		t.Run(method, func(t *testing.T) {
 			s := makeSlotOf(t, method, light(t))
 			token := s.ready(t, s.slot).Live.Token
 			cp, place := s.dump(t)
-			var first int64
-			var took []time.Duration
-			for i := range 20 {
-				begin := time.Now()
-				slot := s.restore(t, cp, place, "slot-0")
-				took = append(took, time.Since(begin))
-				p := s.ready(t, slot)
-				if p.Live.Token != token {
-					t.Fatalf("reset %d: another guest", i)
-				}
-				// As right as the time that setting it took, and that of asking.
-				asked := time.Now()
-				p = s.ready(t, slot)
-				nanos, err := strconv.ParseInt(string(p.Clock), 10, 64)
-				bound := time.Since(asked) + clockErrorOf(t, slot) + 10*time.Millisecond
-				if skew := time.Since(time.Unix(0, nanos)); err != nil || skew.Abs() > bound {
-					t.Errorf("reset %d: the clock is off by %v, more than %v (%v)", i, skew, bound, err)
-				}
-				c := s.client(slot)
-				if _, err := c.ReadFile(t.Context(), "/root/dirt", 10<<20); !errors.Is(err, os.ErrNotExist) {
-					t.Fatalf("reset %d: what the last life wrote is there: %v", i, err)
-				}
-				r, err := c.Execute(t.Context(), []string{"sh", "-c", "head -c 4194304 /dev/urandom > /root/dirt && sync"}, time.Minute)
-				if err != nil || r.Exit != 0 {
-					t.Fatalf("reset %d: %+v %v", i, r, err)
-				}
-				info, err := os.Stat(slotOf(slot).now.file(diskFile))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if i == 1 {
-					first = info.Size()
-				} else if i > 1 && info.Size() > first+2<<20 {
-					t.Errorf("reset %d: the disk has %d bytes, it had %d", i, info.Size(), first)
-				}
-				if left := names(t, s.ws.Work); len(left) != 1 {
-					t.Errorf("reset %d: the scratch directory holds %q", i, left)
-				}
-				place = slot
+			t.Run("resets", func(t *testing.T) { place = s.resets(t, cp, place, token) })
+			switch {
+			case t.Failed():
+				return
+			case method == MethodFile:
+				t.Run("siblings", func(t *testing.T) { s.siblings(t, cp, place) })
+			case method == MethodLoadVM:
+				t.Run("enclosure", func(t *testing.T) { s.enclosure(t, place.(engine.Slot)) })
 			}
-			slices.Sort(took)
-			t.Logf("restore: median %v, fastest %v, slowest %v; disk %d bytes", took[len(took)/2], took[0], took[len(took)-1], first)
-			if _, err := checkpoint.Verify(t.Context(), cp); err != nil {
-				t.Error(err)
-			}
+			t.Run("failed load", func(t *testing.T) { s.failedLoad(t, method, cp, place) })
 		})
 	}
+}
+
+// Twenty resets: the guest is the one that was dumped, its clock is the host's,
+// nothing piles up, and the slot's disk does not grow.
+func (s made) resets(t *testing.T, cp engine.Checkpoint, place engine.Place, token string) engine.Place {
+	var first int64
+	var took []time.Duration
+	for i := range 20 {
+		begin := time.Now()
+		slot := s.restore(t, cp, place, "slot-0")
+		took = append(took, time.Since(begin))
+		p := s.ready(t, slot)
+		if p.Live.Token != token {
+			t.Fatalf("reset %d: another guest", i)
+		}
+		// As right as the time that setting it took, and that of asking.
+		asked := time.Now()
+		p = s.ready(t, slot)
+		nanos, err := strconv.ParseInt(string(p.Clock), 10, 64)
+		bound := time.Since(asked) + clockErrorOf(t, slot) + 10*time.Millisecond
+		if skew := time.Since(time.Unix(0, nanos)); err != nil || skew.Abs() > bound {
+			t.Errorf("reset %d: the clock is off by %v, more than %v (%v)", i, skew, bound, err)
+		}
+		c := s.client(slot)
+		if _, err := c.ReadFile(t.Context(), "/root/dirt", 10<<20); !errors.Is(err, os.ErrNotExist) {
+			t.Fatalf("reset %d: what the last life wrote is there: %v", i, err)
+		}
+		r, err := c.Execute(t.Context(), []string{"sh", "-c", "head -c 4194304 /dev/urandom > /root/dirt && sync"}, time.Minute)
+		if err != nil || r.Exit != 0 {
+			t.Fatalf("reset %d: %+v %v", i, r, err)
+		}
+		info, err := os.Stat(slotOf(slot).now.file(diskFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			first = info.Size()
+		} else if i > 1 && info.Size() > first+2<<20 {
+			t.Errorf("reset %d: the disk has %d bytes, it had %d", i, info.Size(), first)
+		}
+		if left := names(t, s.ws.Work); len(left) != 1 {
+			t.Errorf("reset %d: the scratch directory holds %q", i, left)
+		}
+		place = slot
+	}
+	slices.Sort(took)
+	t.Logf("restore: median %v, fastest %v, slowest %v; disk %d bytes", took[len(took)/2], took[0], took[len(took)-1], first)
+	if _, err := checkpoint.Verify(t.Context(), cp); err != nil {
+		t.Error(err)
+	}
+	return place
 }
 
 // clockErrorOf is how wrong the slot says that its clock may be.
@@ -239,16 +254,13 @@ func slotOf(p engine.Place) *place {
 }
 
 // Siblings map one memory file copy-on-write: what one more costs is far below the machine's size.
-func TestSiblingsShareMemory(t *testing.T) {
-	s := makeSlotOf(t, MethodFile, light(t))
-	base, _ := s.slot.Observe(t.Context(), engine.AspectMemory).Memory.Get()
-	cp, place := s.dump(t)
+func (s made) siblings(t *testing.T, cp engine.Checkpoint, place engine.Place) {
 	info, err := os.Stat(in(cp, memoryFile))
 	if err != nil {
 		t.Fatal(err)
 	}
 	used := info.Sys().(*syscall.Stat_t).Blocks * 512
-	t.Logf("machine of %d MiB; memory file %d MiB on disk; provisioned: private dirty %d MiB, pss %d MiB", info.Size()>>20, used>>20, base.PrivateDirty>>20, base.Pss>>20)
+	t.Logf("machine of %d MiB; memory file %d MiB on disk", info.Size()>>20, used>>20)
 	if used > info.Size()*9/10 {
 		t.Errorf("the memory file is not sparse: %d of %d bytes", used, info.Size())
 	}
@@ -293,59 +305,53 @@ func TestAcceleratorIsReadBack(t *testing.T) {
 
 // A state that cannot be loaded is an error, nothing of the machine is left, and
 // the place serves again.
-func TestFailedLoad(t *testing.T) {
-	for _, method := range methods {
-		t.Run(method, func(t *testing.T) {
-			s := makeSlotOf(t, method, light(t))
-			s.ready(t, s.slot)
-			cp, place := s.dump(t)
-			damaged := cp
-			switch method {
-			case MethodFile: // sealed damaged: the loader itself has to refuse it
-				if err := errors.Join(os.Chmod(in(cp, machineFile), 0o600), os.Truncate(in(cp, machineFile), 20_000)); err != nil {
-					t.Fatal(err)
-				}
-				var err error
-				if damaged, err = checkpoint.Seal(t.Context(), cp.Dir, cp.Handle); err != nil {
-					t.Fatal(err)
-				}
-			case MethodInPlace: // the process's own disk loses it
-				if err := slotOf(place).now.attach(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				defer slotOf(place).now.detach()
-				if err := slotOf(place).now.execute(t.Context(), "blockdev-snapshot-delete-internal-sync", map[string]any{"device": "disk", "name": tag}, nil); err != nil {
-					t.Fatal(err)
-				}
-			case MethodLoadVM:
-				if _, err := s.arm.qemuImg(t.Context(), nil, "snapshot", "-q", "-d", tag, in(cp, diskFile)); err != nil {
-					t.Fatal(err)
-				}
-				var err error
-				if damaged, err = checkpoint.Seal(t.Context(), cp.Dir, cp.Handle); err != nil {
-					t.Fatal(err)
-				}
-			}
-			stopped, err := s.stopped(t, damaged, place, "slot-0")
-			if err == nil {
-				stopped.Vacate(t.Context())
-				t.Fatal("it was restored")
-			}
-			var e *engine.Error
-			if !errors.As(err, &e) {
-				t.Errorf("not typed: %v", err)
-			}
-			t.Log(err)
-			if pids, err := slotOf(place).group.Pids(); err != nil || len(pids) > 0 {
-				t.Errorf("left: %v %v", pids, err)
-			}
-			if left := names(t, s.ws.Work); len(left) > 0 {
-				t.Errorf("the scratch directory holds %q", left)
-			}
-			if method == MethodInPlace { // in a new process, from the checkpoint
-				s.ready(t, s.restore(t, cp, place, "slot-0"))
-			}
-		})
+func (s made) failedLoad(t *testing.T, method string, cp engine.Checkpoint, place engine.Place) {
+	work := names(t, s.ws.Work)
+	damaged := cp
+	switch method {
+	case MethodFile: // sealed damaged: the loader itself has to refuse it
+		if err := errors.Join(os.Chmod(in(cp, machineFile), 0o600), os.Truncate(in(cp, machineFile), 20_000)); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if damaged, err = checkpoint.Seal(t.Context(), cp.Dir, cp.Handle); err != nil {
+			t.Fatal(err)
+		}
+	case MethodInPlace: // the process's own disk loses it
+		if err := slotOf(place).now.attach(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer slotOf(place).now.detach()
+		if err := slotOf(place).now.execute(t.Context(), "blockdev-snapshot-delete-internal-sync", map[string]any{"device": "disk", "name": tag}, nil); err != nil {
+			t.Fatal(err)
+		}
+	case MethodLoadVM:
+		if _, err := s.arm.qemuImg(t.Context(), nil, "snapshot", "-q", "-d", tag, in(cp, diskFile)); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if damaged, err = checkpoint.Seal(t.Context(), cp.Dir, cp.Handle); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stopped, err := s.stopped(t, damaged, place, "slot-0")
+	if err == nil {
+		stopped.Vacate(t.Context())
+		t.Fatal("it was restored")
+	}
+	var e *engine.Error
+	if !errors.As(err, &e) {
+		t.Errorf("not typed: %v", err)
+	}
+	t.Log(err)
+	if pids, err := slotOf(place).group.Pids(); err != nil || len(pids) > 0 {
+		t.Errorf("left: %v %v", pids, err)
+	}
+	if left := names(t, s.ws.Work); len(left) != len(work)-1 {
+		t.Errorf("the scratch directory holds %q, it held %q", left, work)
+	}
+	if method == MethodInPlace { // in a new process, from the checkpoint
+		s.ready(t, s.restore(t, cp, place, "slot-0"))
 	}
 }
 
@@ -447,12 +453,10 @@ func TestSweep(t *testing.T) {
 }
 
 // What ties a machine to the outside is found: each of these is planted.
-func TestEnclosure(t *testing.T) {
-	s := makeSlotOf(t, MethodLoadVM, light(t))
-	s.ready(t, s.slot)
+func (s made) enclosure(t *testing.T, slot engine.Slot) {
 	subjects := func() (list []string) {
 		t.Helper()
-		found, known := s.slot.Observe(t.Context(), engine.AspectEnclosure).Enclosure.Get()
+		found, known := slot.Observe(t.Context(), engine.AspectEnclosure).Enclosure.Get()
 		if !known {
 			t.Fatal("the enclosure is unknown")
 		}
@@ -464,7 +468,7 @@ func TestEnclosure(t *testing.T) {
 	if found := subjects(); len(found) > 0 {
 		t.Errorf("nothing was planted: %q", found)
 	}
-	tenancy := slotOf(s.slot).now
+	tenancy := slotOf(slot).now
 	if err := tenancy.attach(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -480,7 +484,7 @@ func TestEnclosure(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	conn, err := s.slot.Dial(t.Context(), int(s.m.Guest.Server.Port))
+	conn, err := slot.Dial(t.Context(), int(s.m.Guest.Server.Port))
 	if err != nil {
 		t.Fatal(err)
 	}

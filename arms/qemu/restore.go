@@ -77,7 +77,11 @@ func (a *Arm) usable(ctx context.Context, r *root, cp engine.Checkpoint, resourc
 	}
 	here := append(a.Facts(ctx), r.boot.facts()...)
 	here = append(here, s.facts(a.settings.Snapshot)...)
-	if err := checkpoint.Compatible(cp.Handle, here, append([]string{factMethod, factKernel}, compatible...)...); err != nil {
+	boots := factKernel
+	if r.boot.self() {
+		boots = factBoots // the kernel is the image's, whose pin was compared
+	}
+	if err := checkpoint.Compatible(cp.Handle, here, append([]string{factMethod, boots}, compatible...)...); err != nil {
 		return shape{}, err
 	}
 	_, err = checkpoint.Verify(ctx, cp)
@@ -121,6 +125,7 @@ func (p *place) reset(ctx context.Context, cp engine.Checkpoint, params bench.Re
 	p.mu.Lock()
 	t.held, t.parked = true, false // from here on nobody reaches the guest
 	p.mu.Unlock()
+	t.forget()
 	t.policy, t.exclude, t.from, t.facts = params.Policy, nonNil(params.Exclude), &cp, nil
 	if err := t.attach(ctx); err != nil {
 		return err
@@ -196,7 +201,8 @@ func (p *place) restore(ctx context.Context, s shape, cp engine.Checkpoint, para
 	return p.wake(ctx, t)
 }
 
-// Resume implements engine.Stopped: the guest thaws its tree and reads that back.
+// Resume implements engine.Stopped: the guest thaws its tree and reads that back;
+// a machine that boots itself goes on as a whole.
 func (s *stopped) Resume(ctx context.Context) (engine.Slot, error) {
 	op := "resume " + s.name
 	if err := (&slot{s.place}).Alive(); err != nil {
@@ -207,7 +213,12 @@ func (s *stopped) Resume(ctx context.Context) (engine.Slot, error) {
 		return nil, &engine.Error{Op: op, Err: err}
 	}
 	defer t.detach()
-	if err := t.client().Freeze(ctx, false); err != nil {
+	t.forget()
+	thaw := func() error { return t.client().Freeze(ctx, false) }
+	if t.self {
+		thaw = func() error { return t.cont(ctx) }
+	}
+	if err := thaw(); err != nil {
 		return nil, &engine.Error{Op: op, Err: err}
 	}
 	status, err := t.status(ctx)

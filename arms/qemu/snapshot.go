@@ -90,7 +90,7 @@ func (t *tenancy) saveState(ctx context.Context, path string) error {
 
 // ignoreShared has memory that is shared with a file be no part of a stream.
 func (t *tenancy) ignoreShared(ctx context.Context) error {
-	capability := []map[string]any{{"capability": "x-ignore-shared", "state": true}}
+	capability := []map[string]any{{"capability": ignoreShared, "state": true}}
 	return t.execute(ctx, "migrate-set-capabilities", map[string]any{"capabilities": capability}, nil)
 }
 
@@ -214,9 +214,18 @@ const (
 	clockSets  = 4
 )
 
+// Facts of how a slot came to run.
+const (
+	factSkew       = "clock-skew-ns"
+	factClockError = "clock-error-ns"
+)
+
 // wake lets a loaded machine run up to its frozen tree: the guest server
 // answers, the clock is set, and the tree is read back as frozen.
 func (p *place) wake(ctx context.Context, t *tenancy) error {
+	if t.self {
+		return t.stays(ctx)
+	}
 	if err := t.cont(ctx); err != nil {
 		return err
 	}
@@ -227,12 +236,12 @@ func (p *place) wake(ctx context.Context, t *tenancy) error {
 		if err == nil {
 			round := time.Since(begin)
 			if sets++; sets == 1 {
-				t.facts = append(t.facts, engine.Known(clock.Skew.Nanoseconds(), "guest clock before it was set, against the host's", engine.ViewGuest).Fact("clock-skew-ns"))
+				t.facts = append(t.facts, engine.Known(clock.Skew.Nanoseconds(), "guest clock before it was set, against the host's", engine.ViewGuest).Fact(factSkew))
 			}
 			if round > clockRound && sets < clockSets {
 				continue
 			}
-			t.facts = append(t.facts, engine.Known(round.Nanoseconds(), "time of the exchange that set the guest clock", engine.ViewHost).Fact("clock-error-ns"))
+			t.facts = append(t.facts, engine.Known(round.Nanoseconds(), "time of the exchange that set the guest clock", engine.ViewHost).Fact(factClockError))
 			// Idempotent, and answered by what the guest reads back: a tree that ran would show here.
 			return t.client().Freeze(ctx, true)
 		}

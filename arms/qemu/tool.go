@@ -27,7 +27,12 @@ import (
 const (
 	factVersion = "qemu.version"
 	factSHA256  = "qemu.sha256"
+	factOrigin  = "qemu.origin"
 )
+
+// Variable names an operator's own QEMU, by an absolute path. It is used in place
+// of the one in PATH, and so is a qemu-img that lies beside it.
+const Variable = "DRUMSBENCH_QEMU"
 
 // program is the only emulator that images of ours boot on.
 const program = "qemu-system-x86_64"
@@ -40,11 +45,15 @@ type Tool struct {
 	Path    string
 	Version string
 	SHA256  string
+	// Origin is Variable or "PATH".
+	Origin string
 }
 
 var versionLine = regexp.MustCompile(`^QEMU emulator version ([0-9]+\.[0-9]+\.[0-9]+[^\n]*)`)
 
-// Locate finds the host's QEMU and asks it for its version. engine.ErrRefused where there is none.
+// Locate finds the QEMU to use, an operator's own before the host's, and asks it
+// for its version. engine.ErrRefused where there is none; an operator's that is
+// none is refused, and not replaced.
 func Locate(ctx context.Context) (Tool, error) {
 	const op = "find qemu"
 	refuse := func(err error) (Tool, error) {
@@ -53,14 +62,14 @@ func Locate(ctx context.Context) (Tool, error) {
 	if runtime.GOARCH != "amd64" {
 		return refuse(fmt.Errorf("the arm runs x86-64 machines on x86-64 hosts, this is %s", runtime.GOARCH))
 	}
-	path, err := exec.LookPath(program)
+	path, origin, err := choose(os.Getenv(Variable))
 	if err == nil {
 		path, err = filepath.EvalSymlinks(path)
 	}
 	if err != nil {
 		return refuse(err)
 	}
-	t := Tool{Path: path}
+	t := Tool{Path: path, Origin: origin}
 	f, err := os.Open(path)
 	if err != nil {
 		return refuse(err)
@@ -90,6 +99,21 @@ func Locate(ctx context.Context) (Tool, error) {
 	return t, nil
 }
 
+// choose is the QEMU to use, own being the operator's; empty for none.
+func choose(own string) (path, origin string, err error) {
+	if own == "" {
+		path, err = exec.LookPath(program)
+		return path, "PATH", err
+	}
+	if !filepath.IsAbs(own) {
+		return "", "", fmt.Errorf("%s=%s is no absolute path", Variable, own)
+	}
+	if path, err = exec.LookPath(own); err != nil {
+		err = fmt.Errorf("%s: %w", Variable, err)
+	}
+	return path, Variable, err
+}
+
 // environment of every QEMU: nothing of the caller's reaches it.
 var environment = []string{"LC_ALL=C"}
 
@@ -98,6 +122,7 @@ func (t Tool) Facts() []bench.Fact {
 	return []bench.Fact{
 		{Name: factVersion, Known: true, Value: t.Version, Source: t.Path + " --version", View: engine.ViewHost},
 		{Name: factSHA256, Known: true, Value: t.SHA256, Source: t.Path, View: engine.ViewHost},
+		{Name: factOrigin, Known: true, Value: t.Origin, Source: t.Path, View: engine.ViewHost},
 	}
 }
 
@@ -189,9 +214,20 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
+// image finds qemu-img.
+func (t Tool) image() (string, error) {
+	const name = "qemu-img"
+	if t.Origin == Variable {
+		if path, err := exec.LookPath(filepath.Join(filepath.Dir(t.Path), name)); err == nil {
+			return path, nil
+		}
+	}
+	return exec.LookPath(name)
+}
+
 // qemuImg runs qemu-img with some files, which are descriptors 3 and up in it.
 func (a *Arm) qemuImg(ctx context.Context, files []*os.File, args ...string) ([]byte, error) {
-	path, err := exec.LookPath("qemu-img")
+	path, err := a.tool.image()
 	if err != nil {
 		return nil, &engine.Error{Op: "find qemu-img", Err: fmt.Errorf("%w: %w", engine.ErrRefused, err), Hint: "install the package qemu-utils; scripts/setup does"}
 	}

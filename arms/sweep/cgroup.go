@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 )
@@ -99,7 +100,7 @@ func (s *sweeper) cgroup(ctx context.Context, o record.Owned) Thing {
 		return failed(end.err, "")
 	}
 	err = poll(ctx, func() (bool, error) {
-		err := removeGroups(g.path)
+		err := cgroup.RemoveTree(g.path)
 		// The kernel refuses while dead tasks and, on v1, charged memory still hang on the group.
 		if errors.Is(err, unix.EBUSY) {
 			return false, nil
@@ -129,40 +130,6 @@ func processes(n int) string {
 	return strconv.Itoa(n) + " processes"
 }
 
-// removeGroups removes the groups below a path, the deepest first, then itself.
-func removeGroups(path string) error {
-	below, err := subgroups(path)
-	for _, b := range below {
-		if err := removeGroups(b); err != nil {
-			return err
-		}
-	}
-	if err == nil {
-		err = unix.Rmdir(path)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return &os.PathError{Op: "rmdir", Path: path, Err: err}
-	}
-	return nil
-}
-
-func subgroups(path string) ([]string, error) {
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		return nil, err
-	}
-	var dirs []string
-	for _, e := range entries {
-		if e.IsDir() {
-			dirs = append(dirs, filepath.Join(path, e.Name()))
-		}
-	}
-	return dirs, nil
-}
-
 // pidsBelow lists the processes of a group and of every group below it; 0 is
 // one that our pid namespace cannot name. A group that goes meanwhile is empty.
 func pidsBelow(path string) ([]int, error) {
@@ -181,7 +148,7 @@ func pidsBelow(path string) ([]int, error) {
 		}
 		pids = append(pids, pid)
 	}
-	below, err := subgroups(path)
+	below, err := cgroup.Children(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}

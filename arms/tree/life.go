@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -13,6 +14,7 @@ import (
 	prom "github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
@@ -107,38 +109,85 @@ func Reap(ctx context.Context, pid int) error {
 	}
 }
 
-// ReapStrays waits for the dead children of ours that were in a v2 group, named
-// by the end of its path ("/drums-ID/slot-0"): an operation that was cut short
-// may have made processes before anybody learnt their pids.
-func ReapStrays(ctx context.Context, group string) error {
+// ReapStrays waits for the children of ours in groups that were killed: an
+// operation that was cut short may have made processes before anybody learnt their
+// pids. A killed group counts as empty before its tasks are zombies (cgroup_exit
+// comes before exit_notify, which for the first of a pid namespace waits for all of
+// it), and an orphan is ours only once its parent is that far: so whatever descends
+// from us in these groups is waited for, in whatever state it is.
+func ReapStrays(ctx context.Context, groups ...*cgroup.Group) error {
+	for {
+		children, more, err := strays(groups)
+		if err != nil {
+			return err
+		}
+		for _, pid := range children {
+			if err := Reap(ctx, pid); err != nil {
+				return err
+			}
+		}
+		if len(children) == 0 && !more {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for what was killed: %w", context.Cause(ctx))
+		case <-time.After(pollTime):
+		}
+	}
+}
+
+// strays lists our children in groups; more says that there are descendants too.
+func strays(groups []*cgroup.Group) (children []int, more bool, err error) {
 	fs, err := prom.NewDefaultFS()
 	if err != nil {
-		return err
+		return nil, false, err
 	}
 	all, err := fs.AllProcs()
 	if err != nil {
-		return err
+		return nil, false, err
+	}
+	parent := map[int]int{}
+	for _, proc := range all {
+		if stat, err := proc.Stat(); err == nil {
+			parent[proc.PID] = stat.PPID
+		}
 	}
 	for _, proc := range all {
-		stat, err := proc.Stat()
-		if err != nil || stat.PPID != os.Getpid() || stat.State != "Z" {
+		above := parent[proc.PID]
+		for above != os.Getpid() && above > 1 {
+			above = parent[above]
+		}
+		if above != os.Getpid() || !within(proc, groups) {
 			continue
 		}
-		// A zombie keeps its v2 group until it is reaped; the line then ends in "(deleted)".
-		groups, err := proc.Cgroups()
-		if err != nil {
-			continue
+		if parent[proc.PID] == os.Getpid() {
+			children = append(children, proc.PID)
+		} else {
+			more = true
 		}
+	}
+	return children, more, nil
+}
+
+// within says whether a process is in one of the groups, or was when it ended. A
+// zombie keeps its v2 group until it is reaped; the line ends in "(deleted)" where
+// that was renewed.
+func within(proc prom.Proc, groups []*cgroup.Group) bool {
+	theirs, err := proc.Cgroups()
+	if err != nil {
+		return false // it is gone
+	}
+	for _, their := range theirs {
 		for _, g := range groups {
-			if g.HierarchyID == 0 && strings.Contains(g.Path+"/", group+"/") || strings.Contains(g.Path, group+" ") {
-				if err := Reap(ctx, proc.PID); err != nil {
-					return err
-				}
-				break
+			// The host's and our own view of the hierarchy may begin elsewhere: the end of the path counts.
+			path := "/" + filepath.Join(filepath.Base(filepath.Dir(g.Path())), g.Name())
+			if their.HierarchyID == 0 && (strings.Contains(their.Path+"/", path+"/") || strings.Contains(their.Path, path+" ")) {
+				return true
 			}
 		}
 	}
-	return nil
+	return false
 }
 
 // Ended says whether a child of ours has ended; it does not reap it.

@@ -177,22 +177,19 @@ func (t *Tenancy) Reap(ctx context.Context) error {
 }
 
 // End waits for what was killed: the first process or, where an operation was cut
-// short before anybody learnt its pid, the children of ours in these groups of
-// the run. The ledger learns that it is gone.
-func (t *Tenancy) End(ctx context.Context, ws *engine.Workspace, groups ...*cgroup.Group) error {
+// short before anybody learnt its pid, the children of ours in these groups. The ledger learns that it is gone.
+func (t *Tenancy) End(ctx context.Context, l engine.Ledger, groups ...*cgroup.Group) error {
 	if t.Pid != 0 {
 		if err := t.Reap(ctx); err != nil {
 			return err
 		}
 	} else if t.Process != 0 {
-		for _, g := range groups {
-			if err := ReapStrays(ctx, "/drums-"+ws.ID+"/"+g.Name()); err != nil {
-				return err
-			}
+		if err := ReapStrays(ctx, groups...); err != nil {
+			return err
 		}
 	}
 	if t.Process != 0 {
-		if err := ws.Ledger.Gone(t.Process); err != nil {
+		if err := l.Gone(t.Process); err != nil {
 			return err
 		}
 		t.Process = 0

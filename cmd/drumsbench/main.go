@@ -29,22 +29,24 @@ import (
 type cli struct {
 	globals
 
-	Vet     vetCmd     `cmd:"" help:"Check manifests and say what is wrong, one line a mistake."`
-	Plan    planCmd    `cmd:"" help:"Compile a manifest and print its plan."`
-	Run     runCmd     `cmd:"" help:"Execute a manifest's plan on its arms."`
-	Show    showCmd    `cmd:"" help:"Print a table of runs from their records."`
-	Compare compareCmd `cmd:"" help:"Compare runs whose every fact is known and the same, or say what is missing."`
-	Ls      lsCmd      `cmd:"" help:"List runs: by manifest, arm, state, date."`
-	Review  reviewCmd  `cmd:"" help:"List what of a run waits for a person, and take a decision."`
-	Report  reportCmd  `cmd:"" help:"Draw a site from runs: benchmark page, run pages, comparisons."`
-	Verify  verifyCmd  `cmd:"" help:"Find what was changed in runs since they were written."`
-	Slot    slotCmd    `cmd:"" help:"Work with single slots by hand."`
-	Sweep   sweepCmd   `cmd:"" help:"Take away what ended runs left on the host."`
-	Doctor  doctorCmd  `cmd:"" help:"Say what this host can do for an arm, and what to do about what it lacks."`
-	Probe   probeCmd   `cmd:"" help:"Find out in which layer something is lost."`
-	Image   imageCmd   `cmd:"" help:"Build images from recipes and say what an image is."`
-	Schema  schemaCmd  `cmd:"" help:"Give a repository of manifests the schema of this program."`
-	Version versionCmd `cmd:"" help:"Print which program this is."`
+	Vet      vetCmd      `cmd:"" help:"Check manifests and say what is wrong, one line a mistake."`
+	Plan     planCmd     `cmd:"" help:"Compile a manifest and print its plan."`
+	Register registerCmd `cmd:"" help:"Lay an experiment and its bars down before it runs."`
+	Run      runCmd      `cmd:"" help:"Execute a manifest's plan on its arms."`
+	Show     showCmd     `cmd:"" help:"Print a table of runs from their records."`
+	Compare  compareCmd  `cmd:"" help:"Compare runs whose every fact is known and the same, or say what is missing."`
+	Judge    judgeCmd    `cmd:"" help:"Judge the bars of registered experiments from their runs."`
+	Ls       lsCmd       `cmd:"" help:"List runs: by manifest, arm, state, date."`
+	Review   reviewCmd   `cmd:"" help:"List what of a run waits for a person, and take a decision."`
+	Report   reportCmd   `cmd:"" help:"Draw a site from runs: benchmark page, run pages, comparisons."`
+	Verify   verifyCmd   `cmd:"" help:"Find what was changed in runs since they were written."`
+	Slot     slotCmd     `cmd:"" help:"Work with single slots by hand."`
+	Sweep    sweepCmd    `cmd:"" help:"Take away what ended runs left on the host."`
+	Doctor   doctorCmd   `cmd:"" help:"Say what this host can do for an arm, and what to do about what it lacks."`
+	Probe    probeCmd    `cmd:"" help:"Find out in which layer something is lost."`
+	Image    imageCmd    `cmd:"" help:"Build images from recipes and say what an image is."`
+	Schema   schemaCmd   `cmd:"" help:"Give a repository of manifests the schema of this program."`
+	Version  versionCmd  `cmd:"" help:"Print which program this is."`
 }
 
 const description = `DrumsBench measures how desktop environments for computer-use agents are reset.

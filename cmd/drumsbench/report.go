@@ -11,13 +11,15 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/register"
 	site "github.com/drumsbench/drumsbench/engine/report"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 type reportCmd struct {
-	Runs []string `arg:"" name:"run" type:"path" help:"Run directories, or folders of them."`
-	Out  string   `required:"" type:"path" placeholder:"DIR" help:"Folder of the site; a new or an empty one."`
+	Runs         []string `arg:"" optional:"" name:"run" type:"path" help:"Run directories, or folders of them."`
+	Registration []string `type:"path" placeholder:"FILE" help:"Show the experiment of this registration too, run or not: planned where none of the runs belongs to it. May be repeated."`
+	Out          string   `required:"" type:"path" placeholder:"DIR" help:"Folder of the site; a new or an empty one."`
 }
 
 // Help teaches the command.
@@ -30,6 +32,9 @@ copied into it.
 Each run's directory is verified first. One that is not sound, or that did not pass, has its gates and
 its failure on its page, and no number anywhere. Runs of one folder are compared with
 each other; runs that are alone in theirs, with those of their manifest and program.
+
+Bars of registered experiments are judged as drumsbench judge does, by the registration that the runs
+name and by each of its amendments: those named, and those in this host's state directory.
 
 Examples:
 
@@ -47,6 +52,13 @@ type writtenSite struct {
 	States      map[site.State]int  `json:"states"`
 	None        []site.NoRecord     `json:"withoutRecord"`
 	Comparisons []writtenComparison `json:"comparisons"`
+	Experiments []writtenExperiment `json:"experiments"`
+}
+
+type writtenExperiment struct {
+	Manifest     bench.Name   `json:"manifest"`
+	Registration bench.SHA256 `json:"registration"`
+	State        string       `json:"state"`
 }
 
 type writtenComparison struct {
@@ -56,6 +68,9 @@ type writtenComparison struct {
 
 // Run writes the site.
 func (c reportCmd) Run(ctx context.Context, g *globals) error {
+	if len(c.Runs)+len(c.Registration) == 0 {
+		return usage("name a run, a folder of runs, or a registration")
+	}
 	dirs, err := runDirs(c.Runs)
 	if err != nil {
 		return err
@@ -91,6 +106,15 @@ func (c reportCmd) Run(ctx context.Context, g *globals) error {
 	if err := compareAll(&in, program.Sha256); err != nil {
 		return err
 	}
+	planned, err := readRegistrations(c.Registration)
+	if err != nil {
+		return err
+	}
+	known, err := knownRegistrations(g)
+	if err != nil {
+		return err
+	}
+	in.Judge(known, planned, compare.Options{Program: program.Sha256, Compile: compiledPlan})
 	if err := site.Write(c.Out, in); err != nil {
 		return err
 	}
@@ -150,12 +174,18 @@ func compareAll(in *site.Input, program bench.SHA256) error {
 }
 
 func printSite(g *globals, dir string, in site.Input) error {
-	out := writtenSite{Index: filepath.Join(dir, "index.html"), Runs: len(in.Runs), States: map[site.State]int{}, None: in.None, Comparisons: []writtenComparison{}}
+	out := writtenSite{Index: filepath.Join(dir, "index.html"), Runs: len(in.Runs), States: map[site.State]int{}, None: in.None, Comparisons: []writtenComparison{}, Experiments: []writtenExperiment{}}
 	if out.None == nil {
 		out.None = []site.NoRecord{}
 	}
 	for _, r := range in.Runs {
 		out.States[r.State()]++
+	}
+	for _, e := range in.Experiments.Experiments {
+		out.Experiments = append(out.Experiments, writtenExperiment{e.Manifest, e.Registration, e.State})
+		if e.State == register.Planned {
+			out.States[site.Planned]++
+		}
 	}
 	allowed := 0
 	for _, c := range in.Comparisons {
@@ -175,6 +205,9 @@ func printSite(g *globals, dir string, in site.Input) error {
 		text += fmt.Sprintf("%d %s", out.States[state], state)
 	}
 	text += fmt.Sprintf("; %s, %d of them allowed\n", count(len(in.Comparisons), "comparison"), allowed)
+	for _, e := range out.Experiments {
+		text += printable(fmt.Sprintf("experiment %s, registration %.12s: %s", e.Manifest, e.Registration, e.State)) + "\n"
+	}
 	for _, n := range in.None {
 		text += printable(fmt.Sprintf("%s: left out of the numbers: %s", n.Dir, n.Reason)) + "\n"
 	}

@@ -201,6 +201,7 @@ var forms = sync.OnceValue(func() map[string]form {
 		{definition: "SHA256", want: "a SHA-256 digest: 64 lower-case hexadecimal digits", hint: hintSHA256},
 		{definition: "Bytes", want: `a size such as "512MiB" or "4GiB", or "0"`, hint: hintBytes},
 		{definition: "Duration", want: `a duration such as "250ms", "30s" or "2m"`, hint: hintDuration},
+		{definition: "Amount", want: `a time such as "250ms", a size such as "64MiB", or a number such as "0.5", as text`},
 		{definition: "Name", want: `a name: a lower-case letter, then at most 47 lower-case letters, digits and "-"`, hint: hintName},
 		{definition: "GuestPath", want: "an absolute path in the guest", hint: hintGuestPath},
 		{definition: "Time", want: `a time in UTC such as "2006-01-02T15:04:05Z"`},

@@ -3,6 +3,7 @@ package register
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/drumsbench/drumsbench/engine/compare"
@@ -57,6 +58,7 @@ func (j *judge) bar(b bench.Bar) bench.BarResult {
 		sides = append(sides, j.side(*b.Over))
 	}
 	for i, s := range sides {
+		out.Emulated = out.Emulated || slices.ContainsFunc(s.runs, func(r compare.Run) bool { return emulated(r.Record) })
 		if s.reason != "" {
 			out.Verdict, out.Reason, out.Few = s.verdict, s.reason, s.few
 			return out
@@ -111,6 +113,13 @@ func (j *judge) bar(b bench.Bar) bench.BarResult {
 		}
 	}
 	return out
+}
+
+// emulated says whether a run's processor was: its numbers are marked wherever they stand.
+func emulated(r bench.Record) bool {
+	return slices.ContainsFunc(r.Facts, func(f bench.Fact) bool {
+		return f.Known && f.Value == "tcg" && (f.Name == "accelerator" || strings.HasSuffix(f.Name, "/accelerator"))
+	})
 }
 
 // rank orders verdicts: what one of several says of all.

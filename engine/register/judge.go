@@ -125,9 +125,31 @@ func (e *experiment) take(r Registered) {
 
 // judge is one registration's view of the runs.
 type judge struct {
-	reg     Registered
-	runs    []Run
-	options compare.Options
+	reg  Registered
+	runs []Run
+	// compared has each comparison of these runs, by what was compared.
+	compared map[string]comparison
+	options  compare.Options
+}
+
+type comparison struct {
+	all bench.Comparisons
+	err error
+}
+
+// compare the runs, once: what a comparison counts takes a while, and each bar of
+// each registration asks for the same.
+func (j *judge) compare(runs []compare.Run) (bench.Comparisons, error) {
+	key := ""
+	for _, r := range runs {
+		key += string(r.Record.Digests["events"]) + " "
+	}
+	c, done := j.compared[key]
+	if !done {
+		c.all, c.err = compare.Compare(runs, j.options)
+		j.compared[key] = c
+	}
+	return c.all, c.err
 }
 
 func (e *experiment) judge(o compare.Options) bench.JudgedExperiment {
@@ -160,8 +182,9 @@ func (e *experiment) judge(o compare.Options) bench.JudgedExperiment {
 			because(false, "run %s: %s", r.Record.Run, text)
 		}
 	}
+	compared := map[string]comparison{}
 	for i, m := range e.members {
-		j := judge{reg: m, runs: e.runs, options: o}
+		j := judge{reg: m, runs: e.runs, compared: compared, options: o}
 		judgement := bench.Judgement{Registration: m.Digest, Registered: m.Time, Amends: m.Amends, Verdict: Pass, Bars: []bench.BarResult{}}
 		for _, b := range m.Manifest.Experiment.Bars {
 			one := j.bar(b)
@@ -280,7 +303,7 @@ func (j *judge) side(s bench.BarSide) sideRuns {
 	if len(out.runs) < 2 {
 		return out
 	}
-	all, err := compare.Compare(out.runs, j.options)
+	all, err := j.compare(out.runs)
 	switch {
 	case err != nil:
 		return sideRuns{verdict: Unknown, reason: err.Error()}
@@ -305,7 +328,7 @@ func refusal(c bench.Comparison) string {
 
 // ratio of the medians, b's over a's, of an allowed comparison.
 func (j *judge) ratio(a, b []compare.Run, metric string) (e bench.Estimate, refused string, err error) {
-	all, err := compare.Compare(slices.Concat(a, b), j.options)
+	all, err := j.compare(slices.Concat(a, b))
 	if err != nil {
 		return e, "", err
 	}

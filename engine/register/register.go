@@ -252,6 +252,9 @@ func intact(r bench.Registration) error {
 	return nil
 }
 
+// Before says that a is known to be before b.
+func Before(a, b bench.Time) bool { return earlier(a, b) }
+
 func earlier(a, b bench.Time) bool {
 	x, err := time.Parse(time.RFC3339Nano, string(a))
 	y, err2 := time.Parse(time.RFC3339Nano, string(b))

@@ -28,6 +28,9 @@ func LineOf(r bench.BarResult) Line {
 		value, interval := "-", "-"
 		if e.Value != nil {
 			value = amount(*e.Value, r.Unit)
+			if r.Emulated {
+				value += " (emulated)"
+			}
 		}
 		if e.Interval != nil {
 			interval = amount(e.Interval.Low, r.Unit) + " to " + amount(e.Interval.High, r.Unit)

@@ -23,7 +23,9 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/record/recordtest"
+	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -114,12 +116,25 @@ func fileURL(path string) string { return (&url.URL{Scheme: "file", Path: path})
 // The site in a real browser: no message, no request that leaves it, every picture
 // loads, the checks of accessibility hold in light and dark and on a phone.
 func TestInBrowser(t *testing.T) {
-	whole := load(t, recordtest.Run{Name: "run/whole", Rollouts: 7, Controls: true, Warmups: 1, Pictures: true, Evidence: map[string][]byte{"have.json": []byte("{}")},
+	o := recordtest.Run{Rollouts: 7, Warmups: 1, Bars: usableBar("0.000001ms")} // as the run below
+	first := registration(t, o)
+	whole := load(t, recordtest.Run{Bars: o.Bars, Registration: first.JSON, Name: "run/whole", Rollouts: 7, Controls: true, Warmups: 1, Pictures: true, Evidence: map[string][]byte{"have.json": []byte("{}")},
 		Settings: map[string]string{"locks": "repair"}, Differences: []bench.Difference{{Name: "kernel", Text: "the slot shares the host's kernel"}}})
 	hurt := load(t, recordtest.Run{Name: "run/" + hostile[1], Gate: "locks", Verdict: engine.Fail, Findings: []bench.Finding{{Verdict: engine.Fail, Subject: hostile[0], Text: hostile[7], Want: "held", Have: "not held", Hint: "repair it"}}})
 	emulated := load(t, recordtest.Run{Name: "run/emulated", Rollouts: 6, Facts: []bench.Fact{{Name: "accelerator", Known: true, Value: "tcg", Source: "query-kvm"}}})
 	dir := filepath.Join(t.TempDir(), "a site #1 %41") // a path that a careless link breaks on
-	if err := Write(dir, Input{Runs: []*Run{whole, hurt, emulated}, None: []NoRecord{{"lost", "it has no record"}}, Comparisons: comparisons(whole), Program: "test"}); err != nil {
+	in := Input{Runs: []*Run{whole, hurt, emulated}, None: []NoRecord{{"lost", "it has no record"}}, Comparisons: comparisons(whole), Program: "test"}
+	// An experiment that failed and was amended, and one that is planned.
+	o.Bars = usableBar("1h")
+	second, err := register.Amend(first, o.Plans(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Judge([]register.Registered{second}, []register.Registered{registration(t, recordtest.Run{Manifest: "other", Bars: o.Bars})}, compare.Options{Program: recordtest.Program})
+	if len(in.Experiments.Experiments) != 2 || len(in.Experiments.Experiments[0].Judgements) != 2 {
+		t.Fatalf("%+v", in.Experiments)
+	}
+	if err := Write(dir, in); err != nil {
 		t.Fatal(err)
 	}
 	pages, err := filepath.Glob(filepath.Join(dir, "*", "*", "index.html"))

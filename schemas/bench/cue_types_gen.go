@@ -67,6 +67,9 @@ type BarResult struct {
 	// Valid measured rollouts of the smaller side.
 	N int64 `json:"n"`
 
+	// The processor was emulated: the numbers say nothing about hardware.
+	Emulated bool `json:"emulated,omitempty"`
+
 	// What was judged, each with its interval.
 	P50 *Estimate `json:"p50,omitempty"`
 

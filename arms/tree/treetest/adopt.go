@@ -1,4 +1,4 @@
-package oci
+package treetest
 
 import (
 	"context"
@@ -18,45 +18,41 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
-// made is a slot that one arm made, as another arm finds it.
-type made struct {
+// Made is a slot that one arm made, as another arm finds it.
+type Made struct {
 	m    bench.Manifest
 	ws   *engine.Workspace
 	dir  *record.Dir
-	arm  *Arm
 	root engine.Root
-	slot engine.Slot
+	Arm  Arm
+	Slot engine.Slot
 }
 
-func makeSlot(t *testing.T) made {
+// Make has a fresh arm make a slot of a manifest.
+func (h Harness) Make(t *testing.T, m bench.Manifest) Made {
 	t.Helper()
-	return makeSlotOf(t, manifest(t))
-}
-
-func makeSlotOf(t *testing.T, m bench.Manifest) made {
-	t.Helper()
-	s := made{m: m}
-	s.ws, s.dir = workspace(t)
-	s.arm = newArm(t, s.m)
+	s := Made{m: m}
+	s.ws, s.dir = h.Workspace(t)
+	s.Arm = h.New(t, s.m)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var err error
-	if s.root, err = s.arm.Mount(ctx, s.ws, bench.MountParams{Image: s.m.Image}); err != nil {
+	if s.root, err = s.Arm.Mount(ctx, s.ws, bench.MountParams{Image: s.m.Image}); err != nil {
 		t.Fatal(err)
 	}
-	s.slot, err = s.arm.Provision(ctx, s.ws, s.root, nil, bench.ProvisionParams{
+	s.Slot, err = s.Arm.Provision(ctx, s.ws, s.root, nil, bench.ProvisionParams{
 		Slot: "slot-0", Network: s.m.Network, Guest: s.m.Guest, Resources: s.m.Resources, Policy: *s.m.Checkpoint, Exclude: []string{},
 	})
 	if err != nil {
-		t.Fatal(errors.Join(err, s.root.Release(ctx), s.arm.Release(ctx)))
+		t.Fatal(errors.Join(err, s.root.Release(ctx), s.Arm.Release(ctx)))
 	}
 	return s
 }
 
 // params are what a handle says.
-func (s made) params(t *testing.T) bench.AdoptParams {
+func (s Made) params(t *testing.T) bench.AdoptParams {
 	t.Helper()
-	h, err := s.slot.(engine.Lasting).Handle()
+	h, err := s.Slot.(engine.Lasting).Handle()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +63,8 @@ func (s made) params(t *testing.T) bench.AdoptParams {
 	return p
 }
 
-// release takes everything away: the place by whoever has it, then what it stands on.
-func (s made) release(t *testing.T, place engine.Place, arm *Arm) {
+// Release takes everything away: the place by whoever has it, then what it stands on.
+func (s Made) Release(t *testing.T, place engine.Place, arm Arm) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -82,12 +78,13 @@ func (s made) release(t *testing.T, place engine.Place, arm *Arm) {
 	}
 }
 
-func ready(t *testing.T, slot engine.Slot, port int64) guest.Probe {
+// Ready waits for the guest server of a slot that either arm sees.
+func (s Made) Ready(t *testing.T, slot engine.Slot) guest.Probe {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for {
-		probe, err := guest.New(slot.Dial, int(port), guest.DefaultLimits()).Probe(ctx)
+		probe, err := guest.New(slot.Dial, int(s.m.Guest.Server.Port), guest.DefaultLimits()).Probe(ctx)
 		if err == nil && probe.Phase == guest.PhaseRunning {
 			return probe
 		}
@@ -98,15 +95,15 @@ func ready(t *testing.T, slot engine.Slot, port int64) guest.Probe {
 	}
 }
 
-// Another arm takes the slot over: it sees the same tree and limits, talks to its
-// server, and ends it.
-func TestAdopt(t *testing.T) {
-	s := makeSlot(t)
-	ready(t, s.slot, s.m.Guest.Server.Port)
-	arm := newArm(t, s.m)
+// Adopt: another arm takes the slot over, sees the same tree and limits, talks to
+// its server, and ends it.
+func (h Harness) Adopt(t *testing.T) {
+	s := h.Make(t, h.Manifest(t))
+	s.Ready(t, s.Slot)
+	arm := h.New(t, s.m)
 	root, place, err := arm.Adopt(t.Context(), s.ws, s.params(t))
 	if err != nil {
-		s.release(t, s.slot, s.arm)
+		s.Release(t, s.Slot, s.Arm)
 		t.Fatal(err)
 	}
 	adopted, ok := place.(engine.Slot)
@@ -122,9 +119,9 @@ func TestAdopt(t *testing.T) {
 	if err := root.Release(t.Context()); !errors.Is(err, engine.ErrRefused) {
 		t.Errorf("release of the adopted image: %v", err)
 	}
-	ready(t, adopted, s.m.Guest.Server.Port)
+	s.Ready(t, adopted)
 	aspects := []engine.Aspect{engine.AspectLimits, engine.AspectMounts, engine.AspectProcesses, engine.AspectLocks, engine.AspectEnclosure}
-	before, after := s.slot.Observe(t.Context(), aspects...), adopted.Observe(t.Context(), aspects...)
+	before, after := s.Slot.Observe(t.Context(), aspects...), adopted.Observe(t.Context(), aspects...)
 	want, _ := before.Limits.Get()
 	have, ok := after.Limits.Get()
 	if !ok || !slices.Equal(have.Tasks, want.Tasks) || len(have.Outside) > 0 || have.Memory != want.Memory {
@@ -145,7 +142,7 @@ func TestAdopt(t *testing.T) {
 	if err != nil || fmt.Sprint(again.Tenancy) != fmt.Sprint(s.params(t).Place.Tenancy) || again.State != "running" {
 		t.Errorf("handle %+v, %v", again, err)
 	}
-	s.release(t, adopted, arm)
+	s.Release(t, adopted, arm)
 }
 
 func first[T any](r engine.Reading[T]) any {
@@ -156,16 +153,16 @@ func first[T any](r engine.Reading[T]) any {
 	return v
 }
 
-// What is not what the ledger means is refused; a first process that ended is
-// said to have, and its readings are unknown.
-func TestAdoptRefuses(t *testing.T) {
-	s := makeSlot(t)
-	ready(t, s.slot, s.m.Guest.Server.Port)
+// AdoptRefuses: what is not what the ledger means is refused; a first process that
+// ended is said to have, and its readings are unknown.
+func (h Harness) AdoptRefuses(t *testing.T) {
+	s := h.Make(t, h.Manifest(t))
+	s.Ready(t, s.Slot)
 	sound := s.params(t)
 	pick := func(p bench.AdoptParams, kind, path string) *bench.Identity {
 		t.Helper()
 		for i, o := range p.Owned {
-			if o.Kind == kind && (path == "" || o.Claim.Path == path) && (kind != "process" || o.Id == p.Place.Tenancy.Process) { // not the holder
+			if o.Kind == kind && (path == "" || o.Claim.Path == path) && (kind != "process" || o.Id == sound.Place.Tenancy.Process) { // none that an arm keeps beside the slot
 				id := *o.Identity
 				p.Owned[i].Identity = &id
 				return &id
@@ -202,20 +199,20 @@ func TestAdoptRefuses(t *testing.T) {
 			tenancy.Limits = slices.Clone(tenancy.Limits)
 			p.Place.Tenancy = &tenancy
 			c.change(&p)
-			_, _, err := newArm(t, s.m).Adopt(t.Context(), s.ws, p)
+			_, _, err := h.New(t, s.m).Adopt(t.Context(), s.ws, p)
 			if !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), c.text) {
 				t.Errorf("%v, want %q", err, c.text)
 			}
 		})
 	}
-	if _, _, err := s.arm.Adopt(t.Context(), s.ws, sound); err == nil {
+	if _, _, err := s.Arm.Adopt(t.Context(), s.ws, sound); err == nil {
 		t.Error("an arm that has begun a run of its own took a slot over")
 	}
 
 	// Another start time is another process: the slot's is gone.
 	p := s.params(t)
 	pick(p, "process", "").StartTicks += "1"
-	dead := func(p bench.AdoptParams, arm *Arm) engine.Slot {
+	dead := func(p bench.AdoptParams, arm Arm) engine.Slot {
 		t.Helper()
 		_, place, err := arm.Adopt(t.Context(), s.ws, p)
 		if err != nil {
@@ -234,17 +231,16 @@ func TestAdoptRefuses(t *testing.T) {
 		}
 		return slot
 	}
-	dead(p, newArm(t, s.m))
+	dead(p, h.New(t, s.m))
 
 	// One that dies while it is adopted is unknown to its observer from then on.
-	arm := newArm(t, s.m)
+	arm := h.New(t, s.m)
 	_, place, err := arm.Adopt(t.Context(), s.ws, s.params(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	dying := place.(engine.Slot)
-	pid := s.slot.(*slot).now.Pid
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(int(pick(sound, "process", "").Pid), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	for range 1000 {
@@ -259,7 +255,7 @@ func TestAdoptRefuses(t *testing.T) {
 	if _, ok := dying.Observe(t.Context(), engine.AspectToolConfig).ToolConfig.Get(); ok {
 		t.Error("a slot whose first process ended has a reading")
 	}
-	s.release(t, dying, arm)
+	s.Release(t, dying, arm)
 }
 
 // hostProcess is the identity of a process that is not in any slot.
