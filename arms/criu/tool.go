@@ -179,3 +179,15 @@ func (t Tool) Facts() []bench.Fact {
 	}
 	return append(facts, known("packages", strings.Join(names, " "), t.Record))
 }
+
+// Pinned requires that the tool is the one that a manifest names; an empty pin names none. ErrRefused otherwise.
+func (t Tool) Pinned(pin bench.SHA256) error {
+	if pin == "" || string(pin) == t.SHA256 {
+		return nil
+	}
+	const hint = "name the pinned one with DRUMSBENCH_CRIU and run scripts/setup, or change the manifest"
+	return &engine.Error{
+		Op: "check criu", Err: fmt.Errorf("%w: %s has digest %s, the manifest asks for %s", engine.ErrRefused, t.Path, t.SHA256, pin), Hint: hint,
+		Findings: []bench.Finding{{Verdict: engine.Fail, Subject: "criu", Text: "is not the one that the manifest pins", Want: string(pin), Have: t.SHA256, Hint: hint}},
+	}
+}

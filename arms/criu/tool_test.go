@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 func writeRecord(t *testing.T, name, text string) (state string) {
@@ -91,6 +92,21 @@ func TestCheck(t *testing.T) {
 	defer cancel()
 	if err := tool.Check(ctx, t.TempDir()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A manifest may pin the program; another one is refused, with both digests.
+func TestPinned(t *testing.T) {
+	tool := Tool{Path: "/usr/sbin/criu", SHA256: strings.Repeat("ab", 32)}
+	for _, pin := range []bench.SHA256{"", bench.SHA256(tool.SHA256)} {
+		if err := tool.Pinned(pin); err != nil {
+			t.Errorf("pin %q: %v", pin, err)
+		}
+	}
+	other := bench.SHA256(strings.Repeat("cd", 32))
+	var e *engine.Error
+	if err := tool.Pinned(other); !errors.Is(err, engine.ErrRefused) || !errors.As(err, &e) || e.Hint == "" || len(e.Findings) != 1 || e.Findings[0].Want != string(other) {
+		t.Errorf("another program: %v", err)
 	}
 }
 

@@ -13,6 +13,7 @@ package oci
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
@@ -43,9 +44,9 @@ type Arm struct {
 
 // New returns the arm with the manifest's settings. host are the facts of this
 // host; tool is the CRIU that runc is to use, runc the runc. ErrRefused if the
-// manifest pins another runc, or asks for what this host does not have.
+// manifest pins another runc or CRIU, or asks for what this host does not have.
 func New(settings bench.OCISettings, runc Tool, tool criu.Tool, host []bench.Fact) (*Arm, error) {
-	if err := runc.Pinned(settings.Runc); err != nil {
+	if err := errors.Join(runc.Pinned(settings.Runc), tool.Pinned(settings.Criu)); err != nil {
 		return nil, err
 	}
 	if settings.Cgroups == systemdCgroups {

@@ -221,7 +221,8 @@ const (
 )
 
 // wake lets a loaded machine run up to its frozen tree: the guest server
-// answers, the clock is set, and the tree is read back as frozen.
+// answers, the tree is read back as frozen, and the clock is set. In this order: a
+// guest's first answer takes long, and the clock is as right as its answer is quick.
 func (p *place) wake(ctx context.Context, t *tenancy) error {
 	if t.self {
 		return t.stays(ctx)
@@ -230,22 +231,36 @@ func (p *place) wake(ctx context.Context, t *tenancy) error {
 		return err
 	}
 	defer engine.StartSpan(ctx, "clock")()
-	for sets := 0; ; {
-		begin := time.Now()
-		clock, err := t.client().SetClock(ctx, begin)
-		if err == nil {
-			round := time.Since(begin)
-			if sets++; sets == 1 {
+	// Idempotent, and answered by what the guest reads back: a tree that ran would show here.
+	if err := p.until(ctx, t, func() error { return t.client().Freeze(ctx, true) }); err != nil {
+		return err
+	}
+	for sets := 1; ; sets++ {
+		var round time.Duration
+		err := p.until(ctx, t, func() error {
+			begin := time.Now()
+			clock, err := t.client().SetClock(ctx, begin)
+			round = time.Since(begin)
+			if err == nil && sets == 1 {
 				t.facts = append(t.facts, engine.Known(clock.Skew.Nanoseconds(), "guest clock before it was set, against the host's", engine.ViewGuest).Fact(factSkew))
 			}
-			if round > clockRound && sets < clockSets {
-				continue
-			}
-			t.facts = append(t.facts, engine.Known(round.Nanoseconds(), "time of the exchange that set the guest clock", engine.ViewHost).Fact(factClockError))
-			// Idempotent, and answered by what the guest reads back: a tree that ran would show here.
-			return t.client().Freeze(ctx, true)
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		if errors.Is(err, engine.ErrRefused) {
+		if round <= clockRound || sets == clockSets {
+			t.facts = append(t.facts, engine.Known(round.Nanoseconds(), "time of the exchange that set the guest clock", engine.ViewHost).Fact(factClockError))
+			return nil
+		}
+	}
+}
+
+// until asks a guest that does not answer yet, until it does, or the machine ends, or ctx does.
+func (p *place) until(ctx context.Context, t *tenancy, ask func() error) error {
+	for {
+		err := ask()
+		if err == nil || errors.Is(err, engine.ErrRefused) {
 			return err
 		}
 		if aerr := (&slot{p}).Alive(); aerr != nil {

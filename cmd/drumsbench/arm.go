@@ -45,6 +45,9 @@ func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engin
 		if err != nil {
 			return nil, nil, err
 		}
+		if err := tool.Pinned(a.Drums.Criu); err != nil {
+			return nil, nil, err
+		}
 		arm := drums.New(*a.Drums, tool, host)
 		return arm, arm.Facts(ctx), nil
 	case oci.Kind:

@@ -249,6 +249,13 @@ func TestDeskHands(t *testing.T) {
 	if strings.Count(string(manifest), oracle) != 1 {
 		t.Fatal("manifests/rename has its oracle in another form")
 	}
+	check, err := os.ReadFile(filepath.Join(deskManifest(t, "rename"), "check.sh"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "check.sh"), check, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	changed := strings.Replace(string(manifest), oracle, oracle+`{exec: ["/usr/bin/python3", "-c", `+string(quoted)+`], timeout: "60s"}, `, 1)
 	if err := os.WriteFile(filepath.Join(dir, "hands.cue"), []byte(changed), 0o644); err != nil {
 		t.Fatal(err)

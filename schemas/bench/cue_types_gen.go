@@ -971,6 +971,9 @@ type DrumsSettings struct {
 
 	// How the image becomes a block device.
 	Attach string `json:"attach"`
+
+	// Digest that the CRIU in use has to have.
+	Criu SHA256 `json:"criu,omitempty"`
 }
 
 // OCISettings: an OCI container under runc, which calls CRIU.
@@ -987,8 +990,10 @@ type OCISettings struct {
 	// Who makes the container's control group.
 	Cgroups string `json:"cgroups"`
 
-	// Digest that the host's runc has to have.
+	// Digests that the host's runc, and the CRIU that it calls, have to have.
 	Runc SHA256 `json:"runc,omitempty"`
+
+	Criu SHA256 `json:"criu,omitempty"`
 
 	// A seccomp profile, in the form of the OCI runtime specification's linux.seccomp; without one there is none.
 	Seccomp *PinnedFile `json:"seccomp,omitempty"`
