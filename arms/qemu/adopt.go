@@ -77,7 +77,7 @@ func (a *Arm) Adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptPara
 
 func (a *Arm) adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptParams) (_ *root, _ *place, err error) {
 	things := owned(p.Owned)
-	if err := a.usableAccelerator(); err != nil {
+	if err := a.Usable(); err != nil {
 		return nil, nil, err
 	}
 	if err := things.present("directory", ws.Work); err != nil {

@@ -135,7 +135,7 @@ func (r *root) Release(context.Context) error {
 // Mount implements engine.Arm: it opens the pinned image and takes kernel and
 // initial ramdisk out of it, once for each image; one that boots itself keeps them.
 func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountParams) (engine.Root, error) {
-	if err := a.usableAccelerator(); err != nil {
+	if err := a.Usable(); err != nil {
 		return nil, err
 	}
 	tools, err := a.groups(ws)

@@ -195,8 +195,8 @@ func accelerator(ctx context.Context, m *qmp.Monitor) (string, error) {
 	return "tcg", nil
 }
 
-// usableAccelerator requires that what was asked for is what runs.
-func (a *Arm) usableAccelerator() error {
+// Usable requires that the accelerator that was asked for is the one that runs; ErrRefused otherwise, with what to do.
+func (a *Arm) Usable() error {
 	have, known := a.accel.Get()
 	if known && have == a.settings.Accel {
 		return nil

@@ -70,6 +70,9 @@ func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engin
 			return nil, nil, err
 		}
 		arm := qemu.New(*a.Qemu, tool, tool.Accelerator(ctx, a.Qemu.Accel), host)
+		if err := arm.Usable(); err != nil {
+			return nil, nil, err
+		}
 		return arm, arm.Facts(ctx), nil
 	case fake.Kind:
 		arm, err := fake.New(*a.Fake)

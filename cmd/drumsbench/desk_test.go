@@ -107,7 +107,7 @@ func factOf(r bench.Receipt, name string) string {
 // The agent sees and types through the interface of the public server; restored
 // and cold, every gate of every rollout passes.
 func TestDeskRename(t *testing.T) {
-	out := runDesk(t, deskManifest(t, "rename"), "-t", "rollouts=2")
+	out := runDesk(t, deskManifest(t, "rename"), "--arm", "drums", "--arm", "oci", "-t", "rollouts=2")
 	for _, reset := range []string{"drums-restore", "drums-cold", "oci-restore", "oci-cold"} {
 		run := filepath.Join(out, reset)
 		nothingOwned(t, run)

@@ -107,7 +107,7 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	}
 	for _, kind := range kinds { // now, not after the runs of other arms
 		if _, _, err := newArm(ctx, kind, m.Manifest.Arms, g.State); err != nil {
-			return err
+			return fmt.Errorf("arm %s: %w", kind, err)
 		}
 	}
 	var dirs []string

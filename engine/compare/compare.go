@@ -39,6 +39,9 @@ type comparer struct {
 	program bench.SHA256
 }
 
+// causeRuns is the cause of a refusal because a run did not pass.
+const causeRuns = "runs"
+
 // Compare puts runs of the same arm, reset, settings and slots on one side, and
 // compares each pair of sides that differ in one of these. Where no pair does,
 // each pair's refusal is given. Runs that are all alike are compared with each
@@ -156,7 +159,7 @@ func (c *comparer) pair(a, b []Run) bench.Comparison {
 			if r.Record.Reason != "" {
 				text += ": " + r.Record.Reason
 			}
-			out.Refusals = append(out.Refusals, bench.Refusal{Cause: "runs", Subject: r.Record.Run, Text: text,
+			out.Refusals = append(out.Refusals, bench.Refusal{Cause: causeRuns, Subject: r.Record.Run, Text: text,
 				Learn: "only runs that passed have numbers: see drumsbench show " + r.Dir})
 		}
 	}

@@ -29,11 +29,17 @@ func text(b *strings.Builder, c bench.Comparison, brief bool) {
 	fmt.Fprintf(b, "comparison  %s: %s\n", heading(c), c.Verdict)
 	sideText(b, "A", c.A, brief)
 	sideText(b, "B", c.B, brief)
-	facts(b, c, brief)
+	ran := !slices.ContainsFunc(c.Refusals, func(r bench.Refusal) bool { return r.Cause == causeRuns })
+	if ran || !brief { // what a run that did not pass has no facts of is no news
+		facts(b, c, brief)
+	}
 	if c.Verdict == Refused {
 		b.WriteString("\nrefused, no number is printed:\n")
 		learn := ""
 		for _, r := range c.Refusals {
+			if brief && !ran && r.Cause != causeRuns {
+				continue
+			}
 			fmt.Fprintf(b, "  %s: %s: %s\n", r.Cause, plain(r.Subject), plain(r.Text))
 			if r.Learn != "" && r.Learn != learn {
 				learn = r.Learn
