@@ -125,6 +125,10 @@ d.sync()
 # Every character that is typed into the terminal arrives, whatever the keyboard has.
 text = "".join(map(chr, range(0x20, 0x7F))) + "\u00fc\u00df\u00e9 \u20ac \u2192 \u0416 \u4e2d"
 p.click(640, 400)
+deadline = time.time() + 20
+while d.get_input_focus().focus in (X.NONE, X.PointerRoot, d.screen().root):
+    assert time.time() < deadline, "the terminal was clicked and has no focus"
+    time.sleep(0.02) # the window manager gives it, in its own time
 p.write("cat >/tmp/typed\n")
 have = None
 
