@@ -160,10 +160,12 @@ func names(t testing.TB, dir string) []string {
 	return list
 }
 
-// Each method on one machine that is booted and dumped once: a boot takes longer than all else.
+// Each method on one machine that is booted and dumped once: a boot takes longer
+// than all else. Tests of this file run beside each other: a machine has one vcpu.
 func TestMethods(t *testing.T) {
 	for _, method := range methods {
 		t.Run(method, func(t *testing.T) {
+			t.Parallel()
 			s := makeSlotOf(t, method, light(t))
 			token := s.ready(t, s.slot).Live.Token
 			cp, place := s.dump(t)
@@ -358,6 +360,7 @@ func (s made) failedLoad(t *testing.T, method string, cp engine.Checkpoint, plac
 // A machine keeps its locks, those on mapped files too, without any repair: the
 // case that every CRIU restore loses (EXP-009).
 func TestLocksAreKept(t *testing.T) {
+	t.Parallel()
 	s := makeSlotOf(t, MethodFile, manifest(t))
 	s.ready(t, s.slot)
 	cp, place := s.dump(t)
@@ -384,6 +387,7 @@ func TestLocksAreKept(t *testing.T) {
 
 // The whole plan: every gate passes, and the record says how the machine ran.
 func TestPlan(t *testing.T) {
+	t.Parallel()
 	m := light(t)
 	m.Experiment.Rollouts = 1
 	m.Task.Oracle = []bench.Command{{Exec: []string{"/usr/bin/touch", "/root/done"}, Timeout: "30s"}}
@@ -408,6 +412,7 @@ func TestPlan(t *testing.T) {
 
 // When nobody is there any more to release a machine, a sweep ends it by what the ledger says.
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	m := light(t)
 	ws, dir := workspace(t)
 	arm := newArm(t, MethodFile)

@@ -198,6 +198,7 @@ func page(ctx context.Context, slot engine.Slot, path string) (string, error) {
 // DHCP; reached through Dial, saved and loaded; and all that nobody in it can say
 // is unknown with the reason, which blocks a dump and a run.
 func TestSelfBooting(t *testing.T) {
+	t.Parallel()
 	m := light(t)
 	ws, _ := workspace(t)
 	base := newArm(t, MethodLoadVM)
