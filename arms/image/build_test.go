@@ -183,7 +183,7 @@ func TestBuildDiesWithItsContext(t *testing.T) {
 	stop := errors.New("stopped by the test")
 	seen := make(chan bool, 1)
 	go func() {
-		for range 1000 {
+		for range 12000 { // two minutes: the kernel comes first, and a mirror may be slow
 			if text, _ := os.ReadFile(filepath.Join(o.Work, "tiny.mmdebstrap.log")); bytes.Contains(text, []byte("extracting archives")) {
 				seen <- true
 				cancel(stop)
