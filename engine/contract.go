@@ -2,6 +2,8 @@ package engine
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -21,6 +23,14 @@ const (
 // GuestViewDifference names the difference by which an arm says that the host
 // cannot see into its slots: what is read of a stopped slot has the guest's view.
 const GuestViewDifference = "guest-view"
+
+// Emulated says whether a run's guest ran on emulated instructions, by its
+// facts, those of steps included: its numbers are marked so wherever they stand.
+func Emulated(facts []bench.Fact) bool {
+	return slices.ContainsFunc(facts, func(f bench.Fact) bool {
+		return f.Known && f.Value == "tcg" && (f.Name == Accelerator || strings.HasSuffix(f.Name, "/"+Accelerator))
+	})
+}
 
 // NativeAccelerator is the fact of an arm whose slots are processes of the host.
 func NativeAccelerator() bench.Fact {

@@ -1,7 +1,6 @@
 package steps
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -52,10 +51,14 @@ func (e *evaluation) closures(r guest.Checked) (now, late map[string]string, err
 func (e *evaluation) lines(r guest.Checked, list []guest.ClosureEntry) map[string]string {
 	lines := map[string]string{programEntry: r.Resolved, serverEntry: string(r.Server)}
 	for _, entry := range list {
-		if slices.ContainsFunc(e.p.Checker.MayChange, func(p bench.GuestPath) bool { return within(entry.Path, string(p)) || within(entry.Real, string(p)) }) {
+		if e.mayChange(entry.Path) {
 			continue
 		}
 		line := strings.TrimRight(strings.Join([]string{entry.Kind, entry.Mode, string(entry.Sha256)}, " "), " ")
+		if e.mayChange(entry.Real) {
+			// What it leads to is the task's. That the path leads there is not: a new one would be code that nobody saw.
+			line = entry.Kind
+		}
 		if entry.Real != "" {
 			line += " at " + entry.Real
 		}
@@ -65,6 +68,11 @@ func (e *evaluation) lines(r guest.Checked, list []guest.ClosureEntry) map[strin
 		lines[entry.Path] = line
 	}
 	return lines
+}
+
+// mayChange: the task may change what lies there.
+func (e *evaluation) mayChange(file string) bool {
+	return slices.ContainsFunc(e.p.Checker.MayChange, func(p bench.GuestPath) bool { return within(file, string(p)) })
 }
 
 // namedPrefix marks a program that only a shell's text names: that it appears is no change, since
@@ -129,45 +137,6 @@ func withCaches(now, late map[string]string) map[string]string {
 		}
 	}
 	return out
-}
-
-// host compares what the guest server says of the closure with what the host sees
-// of the slot's file system, as far as the arm sees it: a guest server that was
-// made to lie says that all is as it was.
-func (e *evaluation) host(ctx context.Context, slot engine.Slot, r guest.Checked) []bench.Finding {
-	reading := slot.Observe(ctx, engine.AspectState).State
-	state, known := reading.Get()
-	if !known {
-		e.x.Fact(bench.Fact{Name: FactClosureHost, Reason: reading.Reason(), View: engine.ViewHost})
-		return nil
-	}
-	changed := map[string]bench.StateEntry{}
-	for _, s := range state.Entries {
-		changed[s.Path] = s
-	}
-	found, compared := []bench.Finding{}, 0
-	for _, entry := range r.Before {
-		at := entry.Path
-		if entry.Real != "" {
-			at = entry.Real
-		}
-		s, differs := changed[at]
-		if !differs { // as in the image, or excluded
-			continue
-		}
-		compared++
-		agrees := s.Type == "file" && entry.Kind == proto.EntryFile && s.Sha256 == entry.Sha256 ||
-			s.Type == "directory" && entry.Kind == proto.EntryDirectory || s.Type == "whiteout" && entry.Kind == proto.EntryAbsent ||
-			s.Type != "file" && s.Type != "directory" && s.Type != "whiteout"
-		if !agrees {
-			found = append(found, bench.Finding{Verdict: engine.Fail, Subject: entry.Path,
-				Text: "the host sees another file than the guest server says that the checker stands on",
-				Want: strings.TrimSpace(s.Type + " " + string(s.Sha256)), Have: strings.TrimSpace(entry.Kind + " " + string(entry.Sha256)),
-				Hint: "the guest server cannot be trusted in this rollout"})
-		}
-	}
-	e.x.Fact(bench.Fact{Name: FactClosureHost, Known: true, Value: fmt.Sprintf("%d files that differ from the image compared", compared), Source: reading.Source(), View: engine.ViewHost})
-	return found
 }
 
 // signs are texts on a checker's standard error that say that something it needs

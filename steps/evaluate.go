@@ -37,6 +37,7 @@ const (
 //
 //	the copy of the program is not the pinned one               fail, refused
 //	nobody answers, time is up, a signal, another status        unknown
+//	the host's view of the slot's files could not be had        unknown
 //	a result file is missing, a substitution shows              unknown
 //	what the checker stands on changed since before             fail, no score: contamination
 //	the control's score is not what it must be                  fail, with the score
@@ -77,7 +78,9 @@ var bindEvaluate = engine.Bind(KindEvaluate, func(ctx context.Context, x *engine
 			changed = closureChanges(withCaches(now, late), late, sinceAct)
 		}
 		if len(changed) == 0 {
-			changed = e.host(ctx, slot, checked)
+			if changed, err = e.host(ctx, slot, checked); err != nil {
+				return engine.Score{}, err
+			}
 		}
 	}
 	if len(changed) > 0 {

@@ -74,7 +74,7 @@ var faults = []struct {
 	{"unknown-network@restored", where{"r0/gate-stopped-network", engine.VerdictUnknown, record.Invalid, "network"}, passes},
 	{"unknown-locks", where{"r0/gate-stopped-locks", engine.VerdictUnknown, record.Invalid, "locks"}, passes},
 	{"unknown-processes", where{"r0/gate-stopped-processes", engine.VerdictUnknown, record.Invalid, "processes"}, passes},
-	{"unknown-state", where{"r0/gate-stopped-state", engine.VerdictUnknown, record.Invalid, "state"}, passes},
+	{"unknown-state", where{"r0/gate-stopped-state", engine.VerdictUnknown, record.Invalid, "state"}, where{"r0/evaluate-after", engine.VerdictUnknown, record.VerifierUnavailable, ""}},
 	{"unknown-enclosure", where{"base/gate-enclosed-enclosure", engine.VerdictUnknown, record.Invalid, "enclosure"}, passes},
 	{"unknown-tool-config", where{"base/gate-tool-config", engine.VerdictUnknown, record.Invalid, "tool configuration"}, where{"r0/gate-tool-config", engine.VerdictUnknown, record.Invalid, "tool configuration"}},
 

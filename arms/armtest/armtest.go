@@ -49,6 +49,8 @@ type Harness struct {
 	Bound time.Duration
 	// Resets is how often one slot is reset in a row; 0 is 20.
 	Resets int
+	// Siblings is how many slots of one checkpoint there are at once, at most; 0 is 4.
+	Siblings int
 	// LockSubjects are locks that the checkpoint of a prepared slot must hold: each is the end of an engine.LockSubject, without the pid where that varies.
 	LockSubjects []string
 }
@@ -64,6 +66,9 @@ func Run(t *testing.T, h Harness) {
 	}
 	if h.Resets == 0 {
 		h.Resets = 20
+	}
+	if h.Siblings == 0 {
+		h.Siblings = 4
 	}
 	for _, c := range []struct {
 		name string
@@ -85,8 +90,7 @@ func Run(t *testing.T, h Harness) {
 		{"dump/refused", testDumpRefused},
 		{"restore in place", testRestoreInPlace},
 		{"restore in a row", testResets},
-		{"restore siblings/2", func(t *testing.T, h Harness) { testSiblings(t, h, 2) }},
-		{"restore siblings/4", func(t *testing.T, h Harness) { testSiblings(t, h, 4) }},
+		{"restore siblings", func(t *testing.T, h Harness) { testSiblings(t, h, h.Siblings) }},
 		{"restore/damaged checkpoint", testDamaged},
 		{"restore/foreign checkpoint", testForeign},
 		{"restore in a later run", testLaterRun},

@@ -39,7 +39,7 @@ func (r *run) adoptParams(p engine.Place) bench.AdoptParams {
 }
 
 // Another arm takes a slot over by its handle and the ledger: running, then
-// restored and stopped. What is not what the ledger means is refused.
+// dumped, then restored and stopped. What is not what the ledger means is refused.
 func testAdopt(t *testing.T, h Harness) {
 	if _, ok := h.New(t).(engine.Adopter); !ok {
 		return
@@ -112,6 +112,15 @@ func testAdopt(t *testing.T, h Harness) {
 	}
 	if state := r.adoptParams(dumped).Place.State; state != "vacant" {
 		t.Errorf("a dumped place is %s", state)
+	}
+	// Vacant it is taken over too, twice: whoever only looks at it changes nothing.
+	if _, dumped = adopt(dumped); dumped.Name() != "slot-0" {
+		t.Errorf("a dumped place came back as %s", dumped.Name())
+	}
+	root, dumped = adopt(dumped)
+	switch dumped.(type) {
+	case engine.Slot, engine.Stopped:
+		t.Fatalf("a dumped place came back as %T", dumped)
 	}
 	stopped, err := r.arm.Restore(r.ctx(), r.ws, root, cp, dumped, r.restoreParams("slot-0"))
 	if err != nil {

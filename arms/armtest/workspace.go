@@ -81,6 +81,8 @@ func identifies(kind string, id *bench.Identity) bool {
 		return false
 	case kind == "process":
 		return id.Pid > 0 && id.StartTicks != ""
+	case kind == "export" && id.Pid > 0: // of its server, where that is a process
+		return id.StartTicks != ""
 	case kind == "loop":
 		return id.Loop != "" && id.Dev != "" && id.Ino != ""
 	}

@@ -201,14 +201,14 @@ func (p *probe) try(ctx context.Context, l *bench.NetworkLayer, f func(context.C
 		cancel()
 	}
 	l.Nanoseconds = bench.Int64(strconv.FormatInt(time.Since(begin).Nanoseconds(), 10))
-	var undone *undoError
-	if errors.As(err, &undone) {
-		return undone
-	}
 	if err != nil {
 		failure := engine.Failure(err)
 		l.Outcome, l.LostAt = Unknown, ""
 		l.Reason, l.Hint, l.Log = failure.Text, failure.Hint, failure.Log
+	}
+	var undone *undoError
+	if errors.As(err, &undone) {
+		return undone
 	}
 	return nil
 }

@@ -49,7 +49,10 @@ func (p *probe) newSite(name string) (s *site, err error) {
 	}
 	s.dirID = id
 	if s.group, err = p.owner.Group(name); err != nil {
-		return nil, errors.Join(err, os.Remove(s.dir), p.ws.Ledger.Gone(id))
+		if rerr := os.Remove(s.dir); rerr != nil {
+			return nil, errors.Join(err, rerr) // sweep's, by the ledger
+		}
+		return nil, errors.Join(err, p.ws.Ledger.Gone(id))
 	}
 	return s, nil
 }

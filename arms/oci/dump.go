@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -45,6 +46,20 @@ type census struct {
 	settings bench.Fact
 }
 
+// lost is what went wrong once the tree was proven dead: the slot is too. A
+// refusal means that the slot runs on, and a transient failure that it can be
+// dumped again, so neither is passed on as such.
+func lost(err error) error {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, engine.ErrRefused), errors.Is(err, criu.ErrTransient):
+		f := engine.Failure(err)
+		return &engine.Error{Op: f.Op, Err: fmt.Errorf("%w: its tree was dumped and has ended: %v", engine.ErrDead, err), Hint: f.Hint, Log: f.Log}
+	}
+	return fmt.Errorf("%w: its tree was dumped and has ended: %w", engine.ErrDead, err)
+}
+
 func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestReference) (engine.Checkpoint, error) {
 	t := s.now
 	if err := t.life().Dumpable(s.name); err != nil {
@@ -59,7 +74,7 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 		}
 	}
 	t.Policy, t.Exclude = p.Policy, tree.NonNil(p.Exclude)
-	return tree.Draft(s.ws, s.name, func(dir string) (engine.Checkpoint, error) {
+	return tree.Draft(s.ws, s.name, func(dir string) (_ engine.Checkpoint, err error) {
 		images, work := filepath.Join(dir, tree.ImagesDir), filepath.Join(dir, "criu")
 		var c census
 		attempts, err := tree.Attempts(ctx, s.name, "runc", []string{images, work}, func() (err error) {
@@ -69,6 +84,7 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 		if err != nil {
 			return engine.Checkpoint{}, err
 		}
+		defer func() { err = lost(err) }()
 		defer engine.StartSpan(ctx, "seal")()
 		stopped := slices.Sorted(maps.Keys(c.stopped))
 		if err := tree.WriteJSON(filepath.Join(dir, stoppedFile), tree.NonNil(stopped)); err != nil {
@@ -89,21 +105,23 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 	})
 }
 
-// dumpOnce is one dump with the census before it. On an error the tree runs on.
+// dumpOnce is one dump with the census before it. On an error the tree runs on,
+// but for engine.ErrDead.
 func (s *slot) dumpOnce(ctx context.Context, dir, images, work string, ref engine.GuestReference) (c census, err error) {
 	t := s.now
 	end := engine.StartSpan(ctx, "halt")
-	c.stopped, err = s.halt(ctx, t)
+	h, err := s.halt(ctx, t)
 	end()
 	if err != nil {
 		return c, err
 	}
+	c.stopped = h.stopped
 	defer func() {
 		if err != nil {
 			if ended, eerr := t.Ended(); eerr == nil && ended {
 				return // it was dumped, or has died
 			}
-			err = errors.Join(err, s.unhalt(ctx, t, c.stopped))
+			err = errors.Join(err, s.unhalt(ctx, t, h))
 		}
 	}()
 	end = engine.StartSpan(ctx, "census")
@@ -133,7 +151,7 @@ func (s *slot) dumpOnce(ctx context.Context, dir, images, work string, ref engin
 	if err := s.gone(ctx, t); err != nil {
 		return c, err
 	}
-	return c, s.container(t).Dumped(images)
+	return c, lost(s.container(t).Dumped(images))
 }
 
 // gone requires that the dumped tree has ended: its first process by its exit,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/guest"
@@ -461,10 +462,30 @@ func TestHalt(t *testing.T) {
 		}
 		last = tasks[i]
 	}
-	stopped, err := s.halt(w.ctx, s.now)
+	// One that fails before anything was signalled touches no task: the guest's own stays stopped.
+	guests := func(when string) {
+		t.Helper()
+		tasks, err := procfs.Tasks(s.now.Pid)
+		must(t, err)
+		for _, task := range tasks {
+			if (task.Status.State == 'T') != (task.Pid == last.Pid) {
+				t.Errorf("%s, pid %d is in state %c", when, task.Inner, task.Status.State)
+			}
+		}
+	}
+	over, cancel := context.WithCancel(w.ctx)
+	cancel()
+	if _, err := s.halt(over, s.now); err == nil {
+		t.Error("halted although the time was up")
+	}
+	guests("not halted")
+	must(t, s.unhalt(w.ctx, s.now, halted{}))
+	guests("unhalted without a signal")
+
+	h, err := s.halt(w.ctx, s.now)
 	must(t, err)
-	if len(stopped) != 1 || !stopped[last.Inner] {
-		t.Errorf("the guest had stopped %v, want pid %d", stopped, last.Inner)
+	if len(h.stopped) != 1 || !h.stopped[last.Inner] || h.signalled[last.Inner] || len(h.signalled) == 0 {
+		t.Errorf("the guest had stopped %v and we %v, want pid %d", h.stopped, h.signalled, last.Inner)
 	}
 	states := func() (all string) {
 		tasks, err := procfs.Tasks(s.now.Pid)
@@ -479,10 +500,69 @@ func TestHalt(t *testing.T) {
 	if all := states(); strings.Trim(all, "T") != "" {
 		t.Errorf("halted, the tasks are in states %s", all)
 	}
-	must(t, s.unhalt(w.ctx, s.now, stopped))
+	must(t, s.unhalt(w.ctx, s.now, h))
 	if all := states(); strings.Contains(all, "T") {
 		t.Errorf("continued, the tasks are in states %s", all)
 	}
+	guests("continued")
 	must(t, unix.Kill(last.Pid, unix.SIGCONT))
 	w.end(s)
+}
+
+// A task that does not stop, as one that somebody traces, ends the wait: the
+// failure names it and is transient, and the tree runs on.
+func TestHaltIsBounded(t *testing.T) {
+	w := begin(t, nil)
+	s := w.provision("slot-0")
+	tasks, err := procfs.Tasks(s.now.Pid)
+	must(t, err)
+	last := tasks[len(tasks)-1]
+	must(t, thread.Run(func() error {
+		if err := unix.PtraceSeize(last.Pid); err != nil {
+			return err
+		}
+		begun := time.Now()
+		_, err := s.halt(w.ctx, s.now)
+		if !errors.Is(err, criu.ErrTransient) || errors.Is(err, engine.ErrDeadline) || !strings.Contains(err.Error(), fmt.Sprintf("task %d is in state t", last.Pid)) {
+			t.Errorf("halt of a traced task: %v", err)
+		}
+		if took := time.Since(begun); took > 3*haltTime {
+			t.Errorf("it took %v", took)
+		}
+		return unix.PtraceDetach(last.Pid)
+	}))
+	w.ready(s)
+	h, err := s.halt(w.ctx, s.now)
+	must(t, err)
+	must(t, s.unhalt(w.ctx, s.now, h))
+	w.end(s)
+}
+
+// Once the tree is gone no failure says that the slot runs on or can be dumped again.
+func TestLost(t *testing.T) {
+	refusal := &engine.Error{Op: "look at images", Err: fmt.Errorf("%w: another group", engine.ErrRefused), Hint: "a hint"}
+	for _, err := range []error{refusal, fmt.Errorf("wrapped: %w", criu.ErrTransient), errors.New("plain")} {
+		got := lost(err)
+		if !errors.Is(got, engine.ErrDead) || errors.Is(got, engine.ErrRefused) || errors.Is(got, criu.ErrTransient) || !strings.Contains(got.Error(), err.Error()) {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+	if f := engine.Failure(lost(refusal)); f.Cause != engine.CauseDead || f.Hint != refusal.Hint {
+		t.Errorf("%+v", f)
+	}
+	if lost(nil) != nil || !errors.Is(lost(context.Canceled), context.Canceled) {
+		t.Error("nothing, or a cancellation, was changed")
+	}
+}
+
+// A process that has no number here is unknown, not left out.
+func TestNamelessMember(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cgroup.procs")
+	must(t, os.WriteFile(file, []byte("12\n0\n"), 0o600))
+	pids, err := members(file)
+	must(t, err)
+	if err := named(pids); !errors.Is(err, engine.ErrUnknown) {
+		t.Errorf("members %v: %v", pids, err)
+	}
+	must(t, named([]int{12}))
 }

@@ -57,6 +57,9 @@ func (p *place) strays(t *tenancy) ([]bench.Finding, error) {
 		}
 		inside = append(inside, pids...)
 	}
+	if err := named(inside); err != nil {
+		return nil, err
+	}
 	slices.Sort(inside)
 	found := []bench.Finding{}
 	for _, pid := range slices.Compact(inside) {
@@ -81,6 +84,15 @@ func (p *place) strays(t *tenancy) ([]bench.Finding, error) {
 			Hint: "start programs through the guest server, not with runc exec, and end this one"})
 	}
 	return found, nil
+}
+
+// named requires that each member of a control group has a number here: the kernel
+// shows 0 for a process of a pid namespace that is not below ours.
+func named(pids []int) error {
+	if slices.Contains(pids, 0) {
+		return fmt.Errorf("%w: the container's control groups hold a process that has no pid here", engine.ErrUnknown)
+	}
+	return nil
 }
 
 // members reads a cgroup.procs file.

@@ -37,11 +37,14 @@ func (p *place) Handle() (bench.PlaceHandle, error) {
 	h.Tenancy = &bench.TenancyHandle{
 		Folder: t.dir, Process: t.procID, Limits: []string{}, Layers: []string{}, Policy: t.policy, Exclude: nonNil(t.exclude),
 	}
-	if t.limits == nil || t.procID == 0 {
+	if t.limits == nil || t.procID < 0 {
 		return h, &engine.Error{Op: "describe " + p.name, Err: fmt.Errorf("%w: the place was left half-made", engine.ErrUnknown)}
 	}
 	for _, procs := range t.limits.Dirs() {
 		h.Tenancy.Limits = append(h.Tenancy.Limits, filepath.Dir(procs))
+	}
+	for _, k := range t.absent {
+		h.Tenancy.Limits = append(h.Tenancy.Limits, k.Path)
 	}
 	if t.from != nil {
 		h.Tenancy.From = t.from.Dir
@@ -167,9 +170,17 @@ func (p *place) adopt(ctx context.Context, things owned, h bench.TenancyHandle, 
 		if err != nil {
 			return nil, err
 		}
+		if state == "vacant" {
+			// Where limits live on v2 they went with the slot's group, which the dump killed.
+			if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+				t.absent = append(t.absent, known)
+				continue
+			}
+		}
 		limits = append(limits, known)
 	}
-	if t.limits, err = p.arm.owner.AdoptLimits(limits); err != nil {
+	// What is left of a vacant place's limits binds nobody and is only taken away.
+	if t.limits, err = p.arm.owner.AdoptLimits(limits); err != nil && (t.limits == nil || len(t.absent) == 0) {
 		return nil, err
 	}
 	if state == "vacant" {
@@ -207,6 +218,9 @@ func (p *place) enter(ctx context.Context, t *tenancy, machine bench.Identity) (
 	}
 	if !slices.Contains(pids, int(machine.Pid)) {
 		return refused("pid %d is not in the slot's control group %s", machine.Pid, p.group.Path())
+	}
+	if err := p.arm.tool.runs(int(machine.Pid)); err != nil {
+		return err
 	}
 	if t.net, err = netns.Open(fmt.Sprintf("/proc/%d/ns/net", machine.Pid)); err != nil {
 		return err

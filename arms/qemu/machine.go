@@ -157,9 +157,11 @@ func (p *place) start(ctx context.Context, t *tenancy, l launch) (err error) {
 		return err
 	}
 	defer log.Close()
-	if t.procID, err = p.ws.Ledger.Intend("process", bench.Claim{Cgroup: p.group.Path(), Note: "machine of " + p.name}); err != nil {
+	id, err := p.ws.Ledger.Intend("process", bench.Claim{Cgroup: p.group.Path(), Note: "machine of " + p.name})
+	if err != nil {
 		return err
 	}
+	t.procID = id
 	cmd := &exec.Cmd{
 		Path: p.arm.tool.Path, Args: append([]string{program}, p.arm.arguments(p.root, t.shape, l)...), Env: environment, Dir: t.dir,
 		Stdout: log, Stderr: log,
@@ -199,11 +201,11 @@ func (p *place) start(ctx context.Context, t *tenancy, l launch) (err error) {
 	if err != nil {
 		return err
 	}
-	id, err := procfs.Identity(t.pid)
+	identity, err := procfs.Identity(t.pid)
 	if err != nil {
 		return err
 	}
-	if err := p.ws.Ledger.Bind(t.procID, id); err != nil {
+	if err := p.ws.Ledger.Bind(t.procID, identity); err != nil {
 		return err
 	}
 	if t.net, err = netns.Open(fmt.Sprintf("/proc/%d/ns/net", t.pid)); err != nil {

@@ -45,9 +45,12 @@ type place struct {
 
 // tenancy is one life of a slot: a QEMU process with what it stands on.
 type tenancy struct {
-	dir    string
+	dir string
+	// dirID and procID are numbers of the ledger; -1 before they were intended.
 	dirID  int64
 	limits *cgroup.Limits
+	// absent are groups of the limits that were gone when a dumped tenancy was taken over.
+	absent []cgroup.Known
 	shape  shape
 	policy bench.CheckpointPolicy
 	// exclude are the paths that the state manifest leaves out.
@@ -154,17 +157,21 @@ func (p *place) move(s shape) (*tenancy, error) {
 	if p.now != nil {
 		return nil, errors.New("move into place: it is taken")
 	}
-	t := &tenancy{dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), shape: s, self: p.root.boot.self()}
+	t := &tenancy{dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), dirID: -1, procID: -1, shape: s, self: p.root.boot.self()}
 	p.next++
 	p.now = t // from here on vacate takes away whatever was made
-	var err error
-	t.dirID, err = engine.Own(p.ws.Ledger, "directory", bench.Claim{Path: t.dir}, func() (bench.Identity, error) {
+	intended := false
+	id, err := engine.Own(p.ws.Ledger, "directory", bench.Claim{Path: t.dir}, func() (bench.Identity, error) {
+		intended = true
 		// 0700: the socket in it is for root alone.
 		if err := os.Mkdir(t.dir, 0o700); err != nil {
 			return bench.Identity{}, err
 		}
 		return fileIdentity(t.dir)
 	})
+	if intended {
+		t.dirID = id
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -199,11 +206,11 @@ func (p *place) Vacate(ctx context.Context) error {
 	if err := t.reap(ctx); err != nil {
 		return err
 	}
-	if t.procID != 0 {
+	if t.procID >= 0 {
 		if err := p.ws.Ledger.Gone(t.procID); err != nil {
 			return err
 		}
-		t.procID = 0
+		t.procID = -1
 	}
 	if t.net != nil {
 		errs = multierror.Append(errs, t.net.Close())
@@ -212,9 +219,16 @@ func (p *place) Vacate(ctx context.Context) error {
 	if t.limits != nil {
 		errs = multierror.Append(errs, t.limits.Remove(ctx))
 	}
+	for _, k := range t.absent {
+		if _, err := os.Lstat(k.Path); !errors.Is(err, fs.ErrNotExist) {
+			errs = multierror.Append(errs, fmt.Errorf("%w: %s was gone when its slot was taken over, and is there again (%v)", engine.ErrUnknown, k.Path, err))
+			continue
+		}
+		errs = multierror.Append(errs, p.ws.Ledger.Gone(k.ID))
+	}
 	if err := os.RemoveAll(t.dir); err != nil {
 		errs = multierror.Append(errs, err)
-	} else if t.dirID != 0 || errs.ErrorOrNil() == nil {
+	} else if t.dirID >= 0 {
 		errs = multierror.Append(errs, p.ws.Ledger.Gone(t.dirID))
 	}
 	if err := errs.ErrorOrNil(); err != nil {

@@ -2,11 +2,8 @@ package qemu
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -14,11 +11,13 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/qmp"
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -70,16 +69,11 @@ func Locate(ctx context.Context) (Tool, error) {
 		return refuse(err)
 	}
 	t := Tool{Path: path, Origin: origin}
-	f, err := os.Open(path)
+	sum, err := digest(path)
 	if err != nil {
 		return refuse(err)
 	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return refuse(err)
-	}
-	t.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	t.SHA256 = string(sum)
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "--version")
@@ -97,6 +91,22 @@ func Locate(ctx context.Context) (Tool, error) {
 	}
 	t.Version = strings.TrimSpace(string(m[1]))
 	return t, nil
+}
+
+// runs requires that a process runs the tool's very program: engine.ErrRefused where
+// it runs another, as after QEMU was replaced on the host.
+func (t Tool) runs(pid int) error {
+	exe := fmt.Sprintf("/proc/%d/exe", pid)
+	have, err := digest(exe)
+	if err != nil {
+		return fmt.Errorf("%w: the program of pid %d: %w", engine.ErrUnknown, pid, err)
+	}
+	if string(have) != t.SHA256 {
+		path, _ := os.Readlink(exe) // names it only
+		return &engine.Error{Op: "look at machine", Err: refused("pid %d runs %s with sha256 %s, the tool is %s with %s", pid, path, have, t.Path, t.SHA256),
+			Hint: "use the QEMU that the slot was made with, by " + Variable + ", or release the slot"}
+	}
+	return nil
 }
 
 // choose is the QEMU to use, own being the operator's; empty for none.
@@ -144,7 +154,17 @@ func (t Tool) Accelerator(ctx context.Context, accel string) engine.Reading[stri
 	return engine.Known(have, "query-kvm", engine.ViewHost)
 }
 
+// accelerator asks a machine that is in no ledger: it hangs on a thread that lives
+// until it was waited for, and dies with us.
 func (t Tool) accelerator(ctx context.Context, accel string) (have string, err error) {
+	err = thread.Run(func() error {
+		have, err = t.tried(ctx, accel)
+		return err
+	})
+	return have, err
+}
+
+func (t Tool) tried(ctx context.Context, accel string) (have string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -162,6 +182,7 @@ func (t Tool) accelerator(ctx context.Context, accel string) (have string, err e
 		"-nodefaults", "-no-user-config", "-display", "none", "-S",
 		"-chardev", "socket,id=qmp,fd=3", "-mon", "chardev=qmp,mode=control")
 	cmd.Env, cmd.Stderr, cmd.ExtraFiles = environment, &said, []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		conn.Close()
 		return "", err

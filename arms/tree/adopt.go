@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -30,11 +31,14 @@ func (g *Groups) Handle(name string, tenancies int, root *Root, group *cgroup.Gr
 	h.Tenancy = &bench.TenancyHandle{
 		Folder: t.Dir, Process: t.Process, Limits: []string{}, Layers: NonNil(t.Layers), Policy: t.Policy, Exclude: NonNil(t.Exclude),
 	}
-	if t.Limits == nil || t.Process == 0 {
+	if t.Limits == nil || t.Process < 0 {
 		return h, &engine.Error{Op: "describe " + name, Err: fmt.Errorf("%w: the place was left half-made", engine.ErrUnknown)}
 	}
 	for _, procs := range t.Limits.Dirs() {
 		h.Tenancy.Limits = append(h.Tenancy.Limits, filepath.Dir(procs))
+	}
+	for _, k := range t.absent {
+		h.Tenancy.Limits = append(h.Tenancy.Limits, k.Path)
 	}
 	if t.From != nil {
 		h.Tenancy.From = t.From.Dir
@@ -51,7 +55,9 @@ func (g *Groups) Handle(name string, tenancies int, root *Root, group *cgroup.Gr
 
 // AdoptTenancy takes over a life of a slot in its group: its folder, its limits
 // and, while it lives, its first process, by pid and start time. Of the
-// checkpoint that it came from only the folder is known.
+// checkpoint that it came from only the folder is known. Nothing is written to
+// the ledger. Of a vacant place limits may be absent: runc takes those of a
+// container that it dumped away.
 func AdoptTenancy(owner *cgroup.Owner, group *cgroup.Group, things Owned, h bench.TenancyHandle, state string) (*Tenancy, error) {
 	folder, err := things.One("directory", h.Folder)
 	if err != nil {
@@ -70,9 +76,17 @@ func AdoptTenancy(owner *cgroup.Owner, group *cgroup.Group, things Owned, h benc
 		if err != nil {
 			return nil, err
 		}
+		if state == "vacant" {
+			if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+				t.absent = append(t.absent, known)
+				continue
+			}
+		}
 		limits = append(limits, known)
 	}
-	if t.Limits, err = owner.AdoptLimits(limits); err != nil {
+	// Those that are left of a vacant place's limits bind nobody: they are only taken
+	// away, and need not be on every hierarchy. Each is the ledger's all the same.
+	if t.Limits, err = owner.AdoptLimits(limits); err != nil && (t.Limits == nil || len(t.absent) == 0) {
 		return nil, err
 	}
 	if state == "vacant" {

@@ -52,12 +52,21 @@ func RepairLocks(ctx context.Context, pid int, want []bench.Lock) error {
 // Continue sends SIGCONT to every task but those whose inner pids are in
 // stopped, and returns once none of them is stopped any more.
 func Continue(ctx context.Context, pid int, stopped map[int]bool) error {
+	return continued(ctx, pid, func(inner int) bool { return !stopped[inner] })
+}
+
+// ContinueOnly is Continue for the tasks whose inner pids are in these, and no others.
+func ContinueOnly(ctx context.Context, pid int, these map[int]bool) error {
+	return continued(ctx, pid, func(inner int) bool { return these[inner] })
+}
+
+func continued(ctx context.Context, pid int, meant func(inner int) bool) error {
 	tasks, err := procfs.Tasks(pid)
 	if err != nil {
 		return err
 	}
 	for _, task := range tasks {
-		if stopped[task.Inner] {
+		if !meant(task.Inner) {
 			continue
 		}
 		if err := unix.Kill(task.Pid, unix.SIGCONT); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -71,7 +80,7 @@ func Continue(ctx context.Context, pid int, stopped map[int]bool) error {
 		}
 		running := true
 		for _, task := range tasks {
-			running = running && (task.Status.State != 'T' || stopped[task.Inner])
+			running = running && (task.Status.State != 'T' || !meant(task.Inner))
 		}
 		if running {
 			return nil

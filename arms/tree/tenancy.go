@@ -25,7 +25,8 @@ const UndoTime = 30 * time.Second
 
 // Tenancy is one life of a slot: what a provision or a restore makes and a reset takes away.
 type Tenancy struct {
-	Dir    string
+	Dir string
+	// DirID is the ledger's number of the folder; -1 before it was intended. 0 is a number.
 	DirID  int64
 	Limits *cgroup.Limits
 	// Layers are the sealed layers over the image, lowest first, as absolute paths.
@@ -35,7 +36,7 @@ type Tenancy struct {
 	Exclude []string
 	// Pid is the host's pid of the slot's first process; 0 before there is one.
 	Pid int
-	// Process is the ledger's number of that process; 0 before it was intended.
+	// Process is the ledger's number of that process; -1 before it was intended.
 	Process int64
 	Net     *netns.Handle
 	// From is the checkpoint that this tenancy was restored from; nil after a provision.
@@ -48,6 +49,9 @@ type Tenancy struct {
 	// without is a child of ours; died says how one had ended before it was taken over.
 	adopted *procfs.Handle
 	died    string
+	// absent are groups of its limits that were gone when a dumped tenancy was taken
+	// over: whoever dumped the tree, runc, took them away. The ledger learns it from Clear.
+	absent []cgroup.Known
 }
 
 // Upper, Work and Merged are the folders of the tenancy's overlay.
@@ -56,8 +60,11 @@ func (t *Tenancy) Work() string   { return filepath.Join(t.Dir, "work") }
 func (t *Tenancy) Merged() string { return filepath.Join(t.Dir, "merged") }
 
 // Make makes the tenancy's folder, ledger first, with those of its overlay and more.
-func (t *Tenancy) Make(l engine.Ledger, more ...string) (err error) {
-	t.DirID, err = engine.Own(l, "directory", bench.Claim{Path: t.Dir}, func() (bench.Identity, error) {
+func (t *Tenancy) Make(l engine.Ledger, more ...string) error {
+	t.DirID, t.Process = -1, -1
+	intended := false
+	id, err := engine.Own(l, "directory", bench.Claim{Path: t.Dir}, func() (bench.Identity, error) {
+		intended = true
 		for _, d := range append([]string{t.Dir, t.Upper(), t.Work(), t.Merged()}, more...) {
 			// 0755 on upper: it is the slot's root directory.
 			if err := os.Mkdir(d, 0o755); err != nil {
@@ -66,7 +73,21 @@ func (t *Tenancy) Make(l engine.Ledger, more ...string) (err error) {
 		}
 		return FileIdentity(t.Dir)
 	})
+	if intended {
+		t.DirID = id
+	}
 	return err
+}
+
+// Intend says in the ledger that the first process is about to be born. Where the
+// ledger could not be written the tenancy has no process.
+func (t *Tenancy) Intend(l engine.Ledger, c bench.Claim) error {
+	id, err := l.Intend("process", c)
+	if err != nil {
+		return err
+	}
+	t.Process = id
+	return nil
 }
 
 // Restored says what the tenancy is restored from.
@@ -183,16 +204,16 @@ func (t *Tenancy) End(ctx context.Context, l engine.Ledger, groups ...*cgroup.Gr
 		if err := t.Reap(ctx); err != nil {
 			return err
 		}
-	} else if t.Process != 0 {
+	} else if t.Process >= 0 {
 		if err := ReapStrays(ctx, groups...); err != nil {
 			return err
 		}
 	}
-	if t.Process != 0 {
+	if t.Process >= 0 {
 		if err := l.Gone(t.Process); err != nil {
 			return err
 		}
-		t.Process = 0
+		t.Process = -1
 	}
 	if t.Net == nil {
 		return nil
@@ -208,9 +229,16 @@ func (t *Tenancy) Clear(ctx context.Context, l engine.Ledger) error {
 	if t.Limits != nil {
 		errs = multierror.Append(errs, t.Limits.Remove(ctx))
 	}
+	for _, k := range t.absent {
+		if _, err := os.Lstat(k.Path); !errors.Is(err, os.ErrNotExist) {
+			errs = multierror.Append(errs, fmt.Errorf("%w: %s was gone when its slot was taken over, and is there again (%v)", engine.ErrUnknown, k.Path, err))
+			continue
+		}
+		errs = multierror.Append(errs, l.Gone(k.ID))
+	}
 	if err := os.RemoveAll(t.Dir); err != nil {
 		errs = multierror.Append(errs, err)
-	} else if t.DirID != 0 || errs.ErrorOrNil() == nil {
+	} else if t.DirID >= 0 {
 		errs = multierror.Append(errs, l.Gone(t.DirID))
 	}
 	return errs.ErrorOrNil()

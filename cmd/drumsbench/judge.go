@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/google/renameio/v2"
@@ -30,14 +32,16 @@ type judgeCmd struct {
 func (judgeCmd) Help() string {
 	return `Judges the bars of registered experiments from their runs' records: each bar passes, fails, is not decided
 for lack of data, or cannot be judged. Each run's directory is verified first; one that is not sound
-is refused. The registration is the one that the run's chain names. Amendments have verdicts of their
-own, beside the first.
+is refused, and one that left no record is unknown. The registration is the one that the run's chain
+names. Amendments have verdicts of their own, beside the first.
 
 The rule: a bar passes where the whole 95% interval (of the median, the 95th percentile, the share of
 successes, or the ratio of two medians) is within it, and fails where the whole interval is outside.
 An interval that straddles the bar is no pass but not enough data; so are fewer rollouts than the bar
 asks for, and fewer runs than registered. More runs than registered are judged by nobody: whoever may
-go on until the numbers please, always gets there. A ratio takes a comparison that is allowed.
+go on until the numbers please, always gets there. For the same reason a run that this host has started
+under the registration, and that is not among those named, keeps every bar from passing; and so does a
+run that was not in its turn. A ratio takes a comparison that is allowed.
 
 State of the experiment: failed where a run failed or was blocked, or a bar of any registration
 failed; verified where every registered run passed and every bar of every registration did;
@@ -101,13 +105,21 @@ func (c judgeCmd) Run(ctx context.Context, g *globals) error {
 // none are left out; ErrUsage where all are.
 func judgeRuns(ctx context.Context, g *globals, dirs []string, named []register.Registered) (out bench.Judgements, err error) {
 	var runs []register.Run
+	var lost []register.Lost
 	for _, dir := range dirs {
 		v, err := verifyRun(ctx, dir, false)
 		if err != nil {
 			return out, err
 		}
 		if v.State != runSound {
-			return out, unsoundFor("judge runs", v)
+			unsound := unsoundFor("judge runs", v)
+			// Without a record there is nothing to judge, and a run all the same.
+			_, err := os.Lstat(filepath.Join(dir, record.RecordFile))
+			if l := register.LostIn(dir, unsound.Error()); errors.Is(err, fs.ErrNotExist) && l != nil && l.Registered != nil {
+				lost = append(lost, *l)
+				continue
+			}
+			return out, unsound
 		}
 		r, err := compare.Load(dir)
 		if err != nil {
@@ -123,7 +135,7 @@ func judgeRuns(ctx context.Context, g *globals, dirs []string, named []register.
 		}
 		runs = append(runs, register.Run{Run: r, Registered: reg})
 	}
-	if len(runs) == 0 {
+	if len(runs)+len(lost) == 0 {
 		return out, &engine.Error{Op: "judge runs", Err: usage("none of the runs belongs to a registration"), Hint: "register the manifest, then run it with --registration; see: drumsbench register --help"}
 	}
 	known, err := knownRegistrations(g)
@@ -134,8 +146,8 @@ func judgeRuns(ctx context.Context, g *globals, dirs []string, named []register.
 	if err != nil {
 		return out, err
 	}
-	known = append(known, named...)
-	out = register.Judge(runs, known, nil, compare.Options{Program: version.Sha256, Compile: compiledPlan})
+	known.Registrations = append(known.Registrations, named...)
+	out = register.Judge(runs, lost, known, nil, compare.Options{Program: version.Sha256, Compile: compiledPlan})
 	for _, r := range named {
 		if !judgedBy(out, r.Digest) {
 			return out, &engine.Error{Op: "judge runs", Err: usage(fmt.Sprintf("registration %.12s is of none of the runs' experiments", r.Digest))}

@@ -36,7 +36,7 @@ commit or a letter; the time in the file is this host's word.
 
 drumsbench run --registration FILE runs it, drumsbench judge judges its bars, and a run's state can be
 verified only so. A copy stays below registrations in the state directory, where judge and report find
-amendments.
+amendments, and where the start of each run is written down before it begins.
 
 With --amend the manifest may have other bars than the registration in FILE, and nothing else. The
 amendment names the digest of what it amends and holds it whole: the first verdict stays beside the new
@@ -124,11 +124,12 @@ func writeNew(file string, data []byte) error {
 
 // knownRegistrations are those of the state directory. One that is not as it was
 // made is said so and left out: it is a copy, which a run's own does not need.
-func knownRegistrations(g *globals) (list []register.Registered, err error) {
+// The starts of registered runs lie beside them.
+func knownRegistrations(g *globals) (known register.Known, err error) {
 	folder := filepath.Join(g.State, registrationsFolder)
 	entries, err := os.ReadDir(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, &engine.Error{Op: "read registrations", Err: err}
+		return known, &engine.Error{Op: "read registrations", Err: err}
 	}
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".json") {
@@ -139,9 +140,10 @@ func knownRegistrations(g *globals) (list []register.Registered, err error) {
 			g.Log.Warn("a registration was left out", "error", err)
 			continue
 		}
-		list = append(list, r)
+		known.Registrations = append(known.Registrations, r)
 	}
-	return list, nil
+	known.Starts, err = register.ReadStarts(folder)
+	return known, err
 }
 
 // readRegistrations reads those that were named.
@@ -163,6 +165,10 @@ func (c *runCmd) registered(m bench.Manifest) (*register.Registered, error) {
 	}
 	if c.FromCheckpoint != "" {
 		return nil, usage("a registered experiment makes its own checkpoints: leave out --from-checkpoint")
+	}
+	if len(c.Arm)+len(c.Reset) > 0 {
+		return nil, &engine.Error{Op: "run registered experiment", Err: usage("--arm and --reset are not for a registered experiment, which runs whole and in its order"),
+			Hint: "leave them out, or register a manifest that has only these arms and resets"}
 	}
 	r, err := register.Read(c.Registration)
 	if err != nil {

@@ -113,9 +113,9 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	var dirs []string
 	var kept []bench.SlotHandle
 	var records []bench.Record
-	for _, p := range schedule(kinds, resets, m.Manifest.Experiment) {
-		b := block{globals: g, loaded: m, workload: workload, kind: p.kind, reset: p.reset, facts: append(p.facts(m.Manifest.Experiment), repinned...),
-			dir: filepath.Join(c.Out, p.folder()), from: from, keep: c.KeepOnFailure, registered: registered}
+	for _, p := range register.Schedule(kinds, resets, m.Manifest.Experiment) {
+		b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, facts: append(p.Facts(m.Manifest.Experiment), repinned...),
+			dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered}
 		r, err := b.run(ctx)
 		if err != nil {
 			return err
@@ -161,65 +161,6 @@ func (c *runCmd) compare(ctx context.Context, g *globals, dirs []string) (int, e
 		}
 	}
 	return comparedExit(result), nil
-}
-
-// turn is one run of an experiment: which arm and reset, and which of their blocks.
-type turn struct {
-	kind, reset string
-	block       int64
-	// of is how many blocks there are, position where the turn stands among all, from 0.
-	of       int64
-	position int
-}
-
-// schedule says which run follows which.
-//
-//	sequence   A A B B    every block of one arm and reset, then the next
-//	abba       A B B A    one of each, every second time backwards
-func schedule(kinds, resets []string, e bench.Experiment) (turns []turn) {
-	var one []turn
-	for _, kind := range kinds {
-		for _, reset := range resets {
-			one = append(one, turn{kind: kind, reset: reset, of: e.Blocks})
-		}
-	}
-	for block := range e.Blocks {
-		round := slices.Clone(one)
-		if e.Order == "abba" && block%2 == 1 {
-			slices.Reverse(round)
-		}
-		for _, t := range round {
-			t.block = block
-			turns = append(turns, t)
-		}
-	}
-	if e.Order == "sequence" {
-		place := func(t turn) int {
-			return slices.IndexFunc(one, func(o turn) bool { return o.kind == t.kind && o.reset == t.reset })
-		}
-		slices.SortStableFunc(turns, func(a, b turn) int { return place(a) - place(b) })
-	}
-	for i := range turns {
-		turns[i].position = i
-	}
-	return turns
-}
-
-// folder is the run's in the experiment's.
-func (t turn) folder() string {
-	name := t.kind + "-" + t.reset
-	if t.of > 1 {
-		name += fmt.Sprintf("-%d", t.block)
-	}
-	return name
-}
-
-// facts say where in the experiment the run stood.
-func (t turn) facts(e bench.Experiment) []bench.Fact {
-	known := func(name, value string) bench.Fact {
-		return bench.Fact{Name: "experiment." + name, Known: true, Value: value, Source: "the schedule"}
-	}
-	return []bench.Fact{known("order", e.Order), known("blocks", fmt.Sprint(t.of)), known("block", fmt.Sprint(t.block)), known("position", fmt.Sprint(t.position))}
 }
 
 // checkpoint reads the handle of --from-checkpoint, and sets arm and reset by it; nil without one.
@@ -356,12 +297,23 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	manifest, err := dir.WriteManifest(b.loaded.Manifest)
 	settings, serr := canonical.Digest(description.Settings)
 	host, herr := dir.WriteHost(bench.HostFacts{ApiVersion: engine.APIVersion, Facts: append(facts, b.facts...)})
-	err = errors.Join(note("manifest", manifest, err), note("settings", settings, serr), note("host", host, herr), dir.WritePlan(plan))
+	header := record.Header{
+		Run: filepath.Base(filepath.Dir(b.dir)) + "/" + filepath.Base(b.dir), Arm: b.kind, Engine: version,
+		Settings: description.Settings, Tags: b.loaded.Tags, Differences: description.Differences,
+	}
+	head, derr := header.Digest()
+	err = errors.Join(note("manifest", manifest, err), note("settings", settings, serr), note("host", host, herr), note("header", head, derr), dir.WritePlan(plan))
 	if err != nil {
 		return bench.Record{}, err
 	}
 
+	var events engine.Sink = dir.Events
 	if b.registered != nil {
+		path, err := filepath.Abs(b.dir)
+		if err != nil {
+			return bench.Record{}, &engine.Error{Op: "find folder of run", Err: err}
+		}
+		events = register.StartsIn(filepath.Join(b.State, registrationsFolder), b.registered.Digest, path, events)
 		registration, err := dir.WriteRegistration(b.registered.JSON)
 		if err := note("registration", registration, err); err != nil {
 			return bench.Record{}, err
@@ -376,7 +328,7 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	progress, stop := newView(b.globals, b.kind+" "+b.reset)
 	executor := engine.Executor{
 		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
-		Sink: dir.Events, Progress: progress, Digests: digests,
+		Sink: events, Progress: progress, Digests: digests,
 		// Slots at the same time are that, also while their policies wait.
 		Parallel: max(2, runtime.NumCPU(), int(b.loaded.Manifest.Experiment.Slots+b.loaded.Manifest.Experiment.Pool)),
 		Keep:     func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
@@ -386,10 +338,7 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	if err != nil {
 		return bench.Record{}, err
 	}
-	r, err := record.Build(b.dir, record.Header{
-		Run: filepath.Base(filepath.Dir(b.dir)) + "/" + filepath.Base(b.dir), Arm: b.kind, Engine: version,
-		Settings: description.Settings, Tags: b.loaded.Tags, Differences: description.Differences,
-	})
+	r, err := record.Build(b.dir, header)
 	if err != nil {
 		return bench.Record{}, err
 	}

@@ -79,7 +79,7 @@ func (c showCmd) Run(_ context.Context, g *globals) error {
 
 func readRecord(dir string) (r bench.Record, err error) {
 	path := filepath.Join(dir, record.RecordFile)
-	b, err := os.ReadFile(path)
+	b, err := record.ReadRegular(path)
 	if err != nil {
 		return r, &engine.Error{Op: "read record", Err: err}
 	}
@@ -104,7 +104,7 @@ func printRuns(g *globals, dirs []string, records []bench.Record, reasons bool) 
 	fmt.Fprintln(t, "RUN\tARM\tRESET\tLOCKS\tVERDICT\tGATES\tCONTROLS\tROLLOUTS\tSCORE\tMEMORY")
 	for i, r := range records {
 		s := sums[i]
-		row(t, r.Run, r.Arm, r.Reset, r.Settings["locks"], string(r.Verdict), s.gates, s.controls, s.rollouts, s.score, s.memory)
+		row(t, r.Run, armOf(r), r.Reset, r.Settings["locks"], string(r.Verdict), s.gates, s.controls, s.rollouts, s.score, s.memory)
 	}
 	t.Flush()
 	writeTimes(&b, records, sums)
@@ -115,6 +115,14 @@ func printRuns(g *globals, dirs []string, records []bench.Record, reasons bool) 
 		fmt.Fprintf(&b, "record  %s\n", filepath.Join(dirs[i], record.RecordFile))
 	}
 	return printText(g.Stdout, b.String())
+}
+
+// armOf is the arm, and that it was emulated.
+func armOf(r bench.Record) string {
+	if engine.Emulated(r.Facts) {
+		return r.Arm + ", emulated"
+	}
+	return r.Arm
 }
 
 // row writes cells; what there is none of is a dash.

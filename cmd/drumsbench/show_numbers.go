@@ -136,7 +136,11 @@ func writeTimes(b *strings.Builder, records []bench.Record, sums []summary) {
 	fmt.Fprintln(t, "RUN\tN\tRETURNED\tANSWER\tREADY\tUSABLE\tREPAIR")
 	for i, s := range sums {
 		if s.n > 0 {
-			row(t, records[i].Run, strconv.Itoa(s.n), times(s.mechanism, s.n), times(s.answer, s.n), times(s.ready, s.n), times(s.usable, s.n), times(s.repair, s.n))
+			name := records[i].Run
+			if engine.Emulated(records[i].Facts) {
+				name += " (emulated)"
+			}
+			row(t, name, strconv.Itoa(s.n), times(s.mechanism, s.n), times(s.answer, s.n), times(s.ready, s.n), times(s.usable, s.n), times(s.repair, s.n))
 		}
 	}
 	t.Flush()

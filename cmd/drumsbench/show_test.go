@@ -76,6 +76,22 @@ func TestShow(t *testing.T) {
 	}
 }
 
+// What an emulated guest took is marked wherever it stands.
+func TestShowEmulated(t *testing.T) {
+	r := recordOf("a/qemu-restore", "restore", engine.RunPassed, measured(0, "20", "30", "1048576"))
+	r.Arm, r.Facts = "qemu", []bench.Fact{{Name: engine.Accelerator, Known: true, Value: "tcg"}}
+	got := printed(t, r)
+	for _, want := range []string{"a/qemu-restore qemu, emulated restore", "a/qemu-restore (emulated) 1 "} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in\n%s", want, got)
+		}
+	}
+	r.Facts[0].Value = "kvm"
+	if got := printed(t, r); strings.Contains(got, "emulated") {
+		t.Error(got)
+	}
+}
+
 // What did not pass, or was not measured, has no number, and what is not of one experiment is not compared.
 func TestShowNoNumber(t *testing.T) {
 	good := measured(0, "20", "30", "1048576")

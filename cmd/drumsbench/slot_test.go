@@ -310,6 +310,30 @@ func TestSlotByHand(t *testing.T) {
 	b.wantReleased("desk")
 }
 
+// A slot of the oci arm is dumped too, although runc takes the container's control
+// groups away with it: it is looked at, reset and released from there.
+func TestOCISlotByHand(t *testing.T) {
+	b := newBed(t)
+	b.want(0, []string{"desk: running, pid "}, "slot", "provision", "--arm", "oci", "--name", "desk", b.locks())
+	b.shell("desk", "echo kept > /root/note")
+	b.want(0, []string{"desk: vacant"}, "slot", "dump", "desk")
+	b.wantState("desk", "vacant", "")
+	b.want(0, []string{"desk: running"}, "slot", "restore", "desk")
+	b.shell("desk", "echo lost >> /root/note")
+	b.want(0, []string{"desk: running"}, "slot", "reset", "desk")
+	if got := b.shell("desk", "cat /root/note"); got != "kept\n" {
+		t.Errorf("after the reset: %q", got)
+	}
+	b.want(0, []string{"nothing of it is left"}, "slot", "release", "desk")
+	b.wantReleased("desk")
+
+	// One that nobody restored is released as it is.
+	b.want(0, nil, "slot", "provision", "--arm", "oci", "--name", "vacant", b.locks())
+	b.want(0, []string{"vacant: vacant"}, "slot", "dump", "vacant")
+	b.want(0, []string{"nothing of it is left"}, "slot", "release", "vacant")
+	b.wantReleased("vacant")
+}
+
 // wantReleased requires that the chain of a released slot is whole and ended.
 func (b *bed) wantReleased(name string) {
 	b.Helper()

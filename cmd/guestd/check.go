@@ -5,11 +5,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/drumsbench/drumsbench/engine/guest/proto"
 )
@@ -70,9 +72,10 @@ func (s *server) runChecker(r *http.Request, q proto.CheckRequest) (a proto.Chec
 	}
 	folder := ""
 	argv := slices.Clone(q.Exec)
+	var copied marks
 	if q.Name != "" {
 		var path string
-		if folder, path, err = s.who.putProgram(q.Name, q.Program); err != nil {
+		if folder, path, err = putProgram(q.Name, q.Program); err != nil {
 			return a, http.StatusInternalServerError, err
 		}
 		// Before the answer, so that who reads it may rely on it.
@@ -85,6 +88,9 @@ func (s *server) runChecker(r *http.Request, q proto.CheckRequest) (a proto.Chec
 				err, status = errors.Join(err, fmt.Errorf("take the checker away: %w", rerr)), http.StatusInternalServerError
 			}
 		}()
+		if copied, err = marksOf(folder, path); err != nil {
+			return a, http.StatusInternalServerError, err
+		}
 		for i, word := range argv {
 			argv[i] = strings.ReplaceAll(word, proto.ProgramPlace, path)
 		}
@@ -112,6 +118,9 @@ func (s *server) runChecker(r *http.Request, q proto.CheckRequest) (a proto.Chec
 	if err != nil {
 		return a, http.StatusInternalServerError, fmt.Errorf("read what the checker stood on: %w", err)
 	}
+	if err := copied.same(); err != nil {
+		return a, http.StatusInternalServerError, err
+	}
 	if list := after.list(folder); !slices.Equal(list, a.Before) {
 		a.After = list
 	}
@@ -119,8 +128,10 @@ func (s *server) runChecker(r *http.Request, q proto.CheckRequest) (a proto.Chec
 	return a, status, nil
 }
 
-// putProgram makes a folder that did not exist, for the user alone, with the copy in it.
-func (who *identity) putProgram(name string, program []byte) (folder, path string, err error) {
+// putProgram makes a folder that did not exist, with the copy in it. Both are
+// root's and nobody may write to them: the checker's user reads and runs the copy,
+// and another process of that user cannot put one of its own in its place.
+func putProgram(name string, program []byte) (folder, path string, err error) {
 	var b [16]byte
 	rand.Read(b[:]) // never fails, see crypto/rand
 	folder = "/.drums-" + hex.EncodeToString(b[:])
@@ -131,11 +142,47 @@ func (who *identity) putProgram(name string, program []byte) (folder, path strin
 	err = os.WriteFile(path, program, 0o500)
 	for _, p := range []string{path, folder} {
 		if err == nil {
-			err = os.Chown(p, int(who.uid), int(who.gid))
+			err = os.Chmod(p, 0o555) // whatever the umask is
 		}
 	}
 	if err != nil {
 		return "", "", errors.Join(err, os.RemoveAll(folder))
 	}
 	return folder, path, nil
+}
+
+// marks are what of a path changes whenever it is written, renamed, replaced or
+// given other rights, also where all is put back afterwards.
+type marks map[string]mark
+
+type mark struct {
+	dev, ino uint64
+	changed  syscall.Timespec
+}
+
+func marksOf(paths ...string) (marks, error) {
+	m := marks{}
+	for _, p := range paths {
+		info, err := os.Lstat(p)
+		if err != nil {
+			return nil, err
+		}
+		st := info.Sys().(*syscall.Stat_t)
+		m[p] = mark{uint64(st.Dev), st.Ino, st.Ctim}
+	}
+	return m, nil
+}
+
+// errCopyChanged: the checker that ran may not be the one that was sent.
+var errCopyChanged = errors.New("the checker's copy was changed while it ran")
+
+func (m marks) same() error {
+	now, err := marksOf(slices.Collect(maps.Keys(m))...)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errCopyChanged, err)
+	}
+	if !maps.Equal(m, now) {
+		return errCopyChanged
+	}
+	return nil
 }

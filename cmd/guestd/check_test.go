@@ -7,8 +7,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -44,14 +46,14 @@ func sum(b []byte) string {
 	return hex.EncodeToString(h[:])
 }
 
-// A copy runs from a folder that was not there before and is not there after,
-// for its user alone; it is the one that was sent.
+// A copy runs from a folder that was not there before and is not there after; it is
+// the one that was sent.
 func TestCheckRunsTheCopy(t *testing.T) {
 	s := start(t, guest.PhaseRunning)
 	text := []byte("#!/bin/sh\necho \"$0\"; stat -c '%a %U' \"$0\" \"$(dirname \"$0\")\"; pwd; exit 4\n")
 	r := s.check(guest.Check{Exec: []string{guest.ProgramPlace, "a b"}, Name: "check.sh", Program: text})
 	lines := strings.Split(strings.TrimSpace(string(r.Stdout)), "\n")
-	if r.Exit != 4 || len(lines) != 4 || lines[1] != "500 root" || lines[2] != "700 root" || lines[3] != "/root" {
+	if r.Exit != 4 || len(lines) != 4 || lines[1] != "555 root" || lines[2] != "555 root" || lines[3] != "/root" {
 		t.Fatalf("%+v\n%s%s", r.Result, r.Stdout, r.Stderr)
 	}
 	if _, err := os.Lstat(filepath.Dir(lines[0])); !errors.Is(err, os.ErrNotExist) { // the test's slot shares the host's files
@@ -60,7 +62,7 @@ func TestCheckRunsTheCopy(t *testing.T) {
 	if r.Resolved != guest.ProgramPlace+"/check.sh" {
 		t.Errorf("it ran %s", r.Resolved)
 	}
-	if e, ok := entry(r.Before, r.Resolved); !ok || string(e.Sha256) != sum(text) || e.Mode != "0500" {
+	if e, ok := entry(r.Before, r.Resolved); !ok || string(e.Sha256) != sum(text) || e.Mode != "0555" {
 		t.Errorf("%+v", e)
 	}
 	again := s.check(guest.Check{Exec: []string{guest.ProgramPlace, "a b"}, Name: "check.sh", Program: text})
@@ -77,6 +79,56 @@ func TestCheckRunsTheCopy(t *testing.T) {
 	}
 	if _, err := os.Lstat(strings.TrimSpace(string(slow.Stdout))); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%s is still there: %v", slow.Stdout, err)
+	}
+	if left, err := filepath.Glob("/.drums-*"); err != nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+}
+
+// The copy is root's, and who runs it can read and run it and nothing else.
+func TestCheckKeepsTheCopyRoots(t *testing.T) {
+	folder, path, err := putProgram("check", []byte("#!/bin/sh\nexit 4\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	for _, p := range []string{folder, path} {
+		info, err := os.Lstat(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 || st.Gid != 0 || info.Mode().Perm() != 0o555 {
+			t.Errorf("%s: %s of %d:%d", p, info.Mode(), st.Uid, st.Gid)
+		}
+	}
+	as := func(argv ...string) int {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if err := cmd.Run(); cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode()
+	}
+	if code := as(path); code != 4 {
+		t.Errorf("another user runs it: %d", code)
+	}
+	if as("/bin/mv", path, path+".x") == 0 || as("/bin/cp", "/bin/true", path) == 0 || as("/bin/chmod", "0777", path) == 0 {
+		t.Error("another user changed it")
+	}
+}
+
+// A copy that was put away while it ran is seen, also where it was put back.
+func TestCheckSeesASwappedCopy(t *testing.T) {
+	s := start(t, guest.PhaseRunning)
+	for name, text := range map[string]string{
+		"the file":   "mv \"$0\" \"$0.x\"; mv \"$0.x\" \"$0\"",
+		"the folder": "d=$(dirname \"$0\"); mv \"$d\" \"$d.x\"; mv \"$d.x\" \"$d\"",
+		"its rights": "chmod 0755 \"$0\"; chmod 0555 \"$0\"",
+	} {
+		r, err := s.client.Check(t.Context(), guest.Check{Exec: []string{guest.ProgramPlace}, Name: "check", Program: []byte("#!/bin/sh\n" + text + "\n"), Timeout: 20 * time.Second})
+		if !errors.Is(err, guest.ErrExecute) || !strings.Contains(err.Error(), errCopyChanged.Error()) {
+			t.Errorf("%s: %+v, %v", name, r.Result, err)
+		}
 	}
 	if left, err := filepath.Glob("/.drums-*"); err != nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)

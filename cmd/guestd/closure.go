@@ -25,8 +25,8 @@ const (
 	closureBytes   = 2 << 30
 	// scriptLimit is how much of a shell's script is searched for names of programs.
 	scriptLimit = 256 << 10
-	// chainLimit bounds interpreters of interpreters; the kernel's own limit is 4.
-	chainLimit = 6
+	// chainLimit bounds interpreters of interpreters, and programs that start programs; the kernel's own limit is 4 for the former.
+	chainLimit = 12
 )
 
 // always are what every dynamically linked program depends on before its first
@@ -41,8 +41,11 @@ var always = []string{"/etc/ld.so.preload", "/etc/ld.so.cache", "/etc/ld.so.conf
 type closure struct {
 	ctx context.Context
 	who *identity
-	// named marks what is found from here on, see proto.ClosureEntry.
-	named   bool
+	// named marks what is found from here on, see proto.ClosureEntry; words are the programs that were.
+	named bool
+	words map[string]bool
+	// dir is where relative paths begin.
+	dir     string
 	entries map[string]proto.ClosureEntry
 	hashes  map[string]bench.SHA256 // by real path
 	elfs    map[string]bool
@@ -52,7 +55,8 @@ type closure struct {
 
 // closureOf reads the closure of a command and returns the file that its first word stands for.
 func (who *identity) closureOf(ctx context.Context, argv, paths []string) (string, *closure, error) {
-	c := &closure{ctx: ctx, who: who, entries: map[string]proto.ClosureEntry{}, hashes: map[string]bench.SHA256{}, elfs: map[string]bool{}}
+	c := &closure{ctx: ctx, who: who, entries: map[string]proto.ClosureEntry{}, hashes: map[string]bench.SHA256{}, elfs: map[string]bool{},
+		words: map[string]bool{}, dir: who.dir()}
 	c.dirs = loaderDirs()
 	own, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -209,13 +213,20 @@ func (c *closure) tree(path string) error {
 // command adds what a command needs and returns the file that its first word
 // stands for; empty where there is none.
 func (c *closure) command(argv []string, depth int) (string, error) {
-	if len(argv) == 0 || depth == 0 {
+	if len(argv) == 0 {
 		return "", nil
 	}
-	path, err := c.who.program(argv[0])
+	if depth == 0 {
+		return "", half(argv[0], "it is the end of a chain of more than %d programs", chainLimit)
+	}
+	name := argv[0]
+	if strings.Contains(name, "/") {
+		name = c.absolute(name)
+	}
+	path, err := c.who.program(name)
 	if err != nil {
-		if filepath.IsAbs(argv[0]) { // that it is not there, or cannot be run, is worth a line
-			_, _, err := c.file(argv[0])
+		if filepath.IsAbs(name) { // that it is not there, or cannot be run, is worth a line
+			_, _, err := c.file(name)
 			return "", err
 		}
 		return "", nil
@@ -236,12 +247,19 @@ func (c *closure) command(argv []string, depth int) (string, error) {
 	case bytes.HasPrefix(head, []byte("#!")):
 		line, _, _ := bytes.Cut(head[2:], []byte("\n"))
 		// The kernel gives what follows the interpreter as one word (execve(2)).
-		name, option, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		chain := []string{name}
-		if option = strings.TrimSpace(option); option != "" {
+		text := strings.Trim(string(line), " \t")
+		end := strings.IndexAny(text, " \t")
+		if end < 0 {
+			end = len(text)
+		}
+		chain := []string{text[:end]}
+		if option := strings.Trim(text[end:], " \t"); option != "" {
 			chain = append(chain, option)
 		}
 		_, err := c.command(append(append(chain, path), argv[1:]...), depth-1)
+		return path, err
+	default: // what starts it hands it to the shell, if it does at all (execvp(3))
+		_, err := c.command(append([]string{"/bin/sh", path}, argv[1:]...), depth-1)
 		return path, err
 	}
 	return path, c.arguments(path, real, argv[1:], depth)
@@ -253,15 +271,14 @@ func (c *closure) arguments(path, real string, args []string, depth int) error {
 	if name == "busybox" && len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
+	if known, err := c.wrapped(name, args, depth); known || err != nil {
+		return err
+	}
 	switch {
 	case name == "env":
-		for len(args) > 0 && (strings.HasPrefix(args[0], "-") || strings.Contains(args[0], "=")) {
-			args = args[1:]
-		}
-		_, err := c.command(args, depth-1)
-		return err
+		return c.env(args, depth)
 	case slices.Contains([]string{"sh", "dash", "bash", "ash", "ksh", "zsh"}, name):
-		return c.shell(args, depth)
+		return c.shell(args)
 	case strings.HasPrefix(name, "python"):
 		return c.python(path, real, args)
 	case slices.Contains([]string{"perl", "ruby", "node", "lua", "awk", "gawk", "mawk"}, name):
@@ -284,7 +301,7 @@ func (c *closure) absolute(word string) string {
 	if filepath.IsAbs(word) {
 		return filepath.Clean(word)
 	}
-	return filepath.Join(c.who.dir(), word)
+	return filepath.Join(c.dir, word)
 }
 
 func readHead(path string, most int64) ([]byte, error) {

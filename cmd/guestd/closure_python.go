@@ -36,27 +36,11 @@ func (c *closure) python(path, real string, args []string) error {
 		trees = append(trees, found...)
 	}
 	trees = append(trees, filepath.Join(filepath.Dir(path), "pyvenv.cfg"))
-	isolated, bare := false, false // of the folder that comes first; of the user's site too
-	script := ""
-	for i := 0; i < len(args); i++ {
-		a := args[i]
-		if a == "-" || !strings.HasPrefix(a, "-") {
-			script = a
-			break
-		}
-		if strings.HasPrefix(a, "--") {
-			continue
-		}
-		isolated = isolated || strings.ContainsAny(a, "IP")
-		bare = bare || strings.ContainsAny(a, "Is")
-		if strings.ContainsAny(a, "cm") {
-			break // the text or the module follows, and then its own arguments
-		}
-		if a == "-X" || a == "-W" {
-			i++
-		}
+	o := pythonOptions(args)
+	if o.cache != "" {
+		return half("python", "-X %s: byte code from elsewhere", o.cache)
 	}
-	if !bare && version != "" {
+	if !o.bare && version != "" {
 		trees = append(trees, filepath.Join(c.who.home, ".local", "lib", version))
 	}
 	for _, t := range trees {
@@ -64,23 +48,95 @@ func (c *closure) python(path, real string, args []string) error {
 			return err
 		}
 	}
-	first := c.who.dir()
-	if script != "" && script != "-" {
-		file, ok, err := c.file(c.absolute(script))
+	first := c.dir
+	if o.script != "" && o.script != "-" {
+		file, ok, err := c.file(c.absolute(o.script))
 		if err != nil {
 			return err
 		}
-		first = filepath.Dir(c.absolute(script))
-		if ok {
+		first = filepath.Dir(c.absolute(o.script))
+		switch {
+		case ok:
 			first = filepath.Dir(file)
+		case c.entries[c.absolute(o.script)].Kind == proto.EntryDirectory: // it runs the __main__.py in it, isolated or not
+			if err := c.tree(c.absolute(o.script)); err != nil {
+				return err
+			}
+		case o.unsure != "":
+			return half("python", "option %s, and %s is no script", o.unsure, o.script)
 		}
 	}
-	if !isolated {
+	if !o.isolated {
 		if err := c.importable(first); err != nil {
 			return err
 		}
 	}
 	return c.extensions()
+}
+
+// options are what python's command line says of where it looks.
+type options struct {
+	isolated bool   // not in the folder that comes first
+	bare     bool   // not in the user's site either
+	script   string // empty: a text, a module, or none; "-" is standard input
+	cache    string // -X pycache_prefix
+	unsure   string // an option that is not known: everything is looked at then
+}
+
+// pythonOptions reads them as python does: letters may stand together, and a
+// value may follow its letter at once.
+func pythonOptions(args []string) (o options) {
+words:
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		switch {
+		case a == "--":
+			if i+1 < len(args) {
+				o.script = args[i+1]
+			}
+			break words
+		case a == "-" || !strings.HasPrefix(a, "-"):
+			o.script = a
+			break words
+		case a == "--check-hash-based-pycs":
+			i++
+			continue
+		case strings.HasPrefix(a, "--"):
+			o.unsure = a
+			continue
+		}
+	letters:
+		for at, letter := range a[1:] {
+			switch letter {
+			case 'I':
+				o.isolated, o.bare = true, true
+			case 'P':
+				o.isolated = true
+			case 's':
+				o.bare = true
+			case 'b', 'B', 'd', 'E', 'h', 'i', 'O', 'q', 'R', 'S', 'u', 'v', 'V', 'x':
+			case 'c', 'm':
+				break words // the text or the module follows, and then its own arguments
+			case 'W', 'X':
+				value := a[at+2:]
+				if value == "" && i+1 < len(args) {
+					i++
+					value = args[i]
+				}
+				if letter == 'X' && strings.HasPrefix(value, "pycache_prefix") {
+					o.cache = value
+				}
+				break letters
+			default:
+				o.unsure = a
+				break letters
+			}
+		}
+	}
+	if o.unsure != "" {
+		o.isolated, o.bare = false, false
+	}
+	return o
 }
 
 // importable adds what an import can find in a folder: modules and packages at

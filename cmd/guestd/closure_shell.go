@@ -3,6 +3,7 @@ package main
 import (
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -20,23 +21,52 @@ var systemDirs = []string{"/usr/", "/bin/", "/sbin/", "/lib/", "/opt/"}
 // shell adds the script of a shell and the programs that its text names. A text
 // is not parsed: each word of it that PATH knows counts, and one too many does no
 // harm. What a text finds out while it runs is beyond this.
-func (c *closure) shell(args []string, depth int) error {
+func (c *closure) shell(args []string) error {
 	text := ""
-	for i, a := range args {
-		if strings.HasPrefix(a, "-") || strings.HasPrefix(a, "+") {
-			if strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") && strings.Contains(a, "c") && i+1 < len(args) {
+	unsure := "" // an option that is not known
+	for i := 0; i < len(args); i++ {
+		a := args[i]
+		if a == "-" {
+			continue // the end of the options
+		}
+		if a == "--login" || strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") && strings.ContainsAny(a, "li") {
+			if err := c.profiles(); err != nil {
+				return err
+			}
+		}
+		if strings.HasPrefix(a, "--") && len(a) > 2 {
+			switch {
+			case slices.Contains([]string{"--rcfile", "--init-file"}, a):
+				i++ // read by a shell that somebody sits at
+			case !slices.Contains([]string{"--login", "--noprofile", "--norc", "--posix", "--restricted", "--verbose"}, a):
+				unsure = a
+			}
+			continue
+		}
+		if len(a) > 1 && (a[0] == '-' || a[0] == '+') {
+			i += strings.Count(a, "o") + strings.Count(a, "O") // each has a name
+			if a[0] == '-' && strings.Contains(a, "c") {
+				if i+1 >= len(args) {
+					return half("a shell", "%s has no text", a)
+				}
 				text = args[i+1]
 				break
 			}
 			continue
 		}
 		real, ok, err := c.file(c.absolute(a))
+		if err == nil && !ok && unsure != "" {
+			err = half("a shell", "option %s, and %s is no script", unsure, a)
+		}
 		if err != nil || !ok {
 			return err
 		}
 		content, err := readHead(real, scriptLimit)
 		if err != nil {
 			return err
+		}
+		if len(content) == scriptLimit && !c.named {
+			return half(real, "a script of %d bytes or more", scriptLimit)
 		}
 		text = string(content)
 		break
@@ -56,7 +86,26 @@ func (c *closure) shell(args []string, depth int) error {
 		if err != nil {
 			continue // no program: a word
 		}
-		if _, err := c.command([]string{path}, depth-1); err != nil {
+		if c.words[path] {
+			continue // scripts name each other
+		}
+		c.words[path] = true
+		if _, err := c.command([]string{path}, chainLimit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// profiles adds what a shell of a login, or one that somebody sits at, runs first.
+func (c *closure) profiles() error {
+	for _, p := range []string{"/etc/profile", "/etc/profile.d", "/etc/bash.bashrc"} {
+		if err := c.tree(p); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{".profile", ".bash_profile", ".bash_login", ".bashrc"} {
+		if _, _, err := c.file(filepath.Join(c.who.home, name)); err != nil {
 			return err
 		}
 	}

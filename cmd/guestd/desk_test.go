@@ -214,7 +214,7 @@ func TestScreenOfTheProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := proto.Rect{Width: deskWidth, Height: deskHeight}
-	want := &proto.Screen{Width: deskWidth, Height: deskHeight, Manager: "Openbox", Work: whole, Windows: []proto.Window{
+	want := &proto.Screen{Width: deskWidth, Height: deskHeight, Depth: 24, Manager: "Openbox", Work: whole, Windows: []proto.Window{
 		{Instance: "xterm", Class: "XTerm", Title: "A terminal", Pid: p.Services[2].Pid, Rect: v.Windows[0].Rect}}}
 	if diff := cmp.Diff(want, v); diff != "" {
 		t.Error(diff)

@@ -43,7 +43,7 @@ func markdown(b *strings.Builder, c bench.Comparison) {
 		b.WriteString("## Numbers\n\n")
 		table(b, "metric", "unit", "side", "n", "p50", "95% interval", "p95", "min", "max", "B/A", "95% interval")
 		for _, m := range c.Metrics {
-			line(b, append(append([]string{m.Title, shown(m.Unit), "A"}, row(m.Unit, m.A)...), "", "")...)
+			line(b, append(append([]string{m.Title, shown(m.Unit) + mark(c), "A"}, row(m.Unit, m.A)...), "", "")...)
 			line(b, append(append([]string{"", "", "B"}, row(m.Unit, m.B)...), estimate("ratio", m.Ratio), interval("ratio", m.Ratio))...)
 		}
 		fmt.Fprintf(b, "\n%s.\n", escape(c.Method))

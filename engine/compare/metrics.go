@@ -15,7 +15,7 @@ const spanPrefix = "span."
 
 const method = "values of rollouts that are neither warm-ups nor controls, of all runs of a side together; " +
 	"p50 with the distribution-free interval of its order statistics, p95 by Hyndman and Fan's eighth definition; " +
-	"the ratio is B's median over A's, with the percentile interval of a bootstrap that draws both sides anew; " +
+	"the ratio is B's median over A's, from the lowest over the highest to the highest over the lowest of both medians' intervals at 97.5%, which takes seven values a side; rollouts are taken to be independent of each other; " +
 	"a share has the interval of Clopper and Pearson; every interval holds at 95% or more"
 
 // metric is one kind of number of a rollout.

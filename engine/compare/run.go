@@ -17,7 +17,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -50,7 +49,7 @@ func Load(dir string) (Run, error) {
 	}{
 		{record.RecordFile, "Record", &r.Record}, {record.ManifestFile, "Manifest", &r.Manifest}, {record.PlanFile, "Plan", &r.Plan},
 	} {
-		data, err := os.ReadFile(filepath.Join(dir, f.name))
+		data, err := record.ReadRegular(filepath.Join(dir, f.name))
 		if err == nil {
 			err = compile.Validate(f.definition, data)
 		}
@@ -64,7 +63,7 @@ func Load(dir string) (Run, error) {
 			return r, &engine.Error{Op: "read run", Err: fmt.Errorf("%s: %w", filepath.Join(dir, f.name), err)}
 		}
 	}
-	events, err := os.ReadFile(filepath.Join(dir, record.EventsFile))
+	events, err := record.ReadRegular(filepath.Join(dir, record.EventsFile))
 	if err != nil {
 		return r, &engine.Error{Op: "read run", Err: err}
 	}

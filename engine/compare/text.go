@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"unicode"
 
+	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -56,7 +57,7 @@ func text(b *strings.Builder, c bench.Comparison, brief bool) {
 			continue
 		}
 		a, o := row(m.Unit, m.A), row(m.Unit, m.B)
-		fmt.Fprintf(t, "%s\t%s\tA\t%s\t\t\n", m.Name, shown(m.Unit), strings.Join(a, "\t"))
+		fmt.Fprintf(t, "%s\t%s\tA\t%s\t\t\n", m.Name, shown(m.Unit)+mark(c), strings.Join(a, "\t"))
 		fmt.Fprintf(t, "\t\tB\t%s\t%s\t%s\n", strings.Join(o, "\t"), estimate("ratio", m.Ratio), interval("ratio", m.Ratio))
 	}
 	t.Flush()
@@ -65,6 +66,16 @@ func text(b *strings.Builder, c bench.Comparison, brief bool) {
 	}
 	b.WriteString("\n")
 	differences(b, c)
+}
+
+// mark is what stands beside the unit of every number of an emulated guest.
+func mark(c bench.Comparison) string {
+	for _, f := range c.Facts {
+		if f.Name == engine.Accelerator && (f.A.Value == "tcg" || f.B.Value == "tcg") {
+			return " emulated"
+		}
+	}
+	return ""
 }
 
 // heading says what is compared.

@@ -27,6 +27,24 @@ type Header struct {
 	Differences []bench.Difference
 }
 
+// headerOf is the header that a record was made with.
+func headerOf(r bench.Record) Header {
+	return Header{Run: r.Run, Arm: r.Arm, Engine: r.Engine, Settings: r.Settings, Tags: r.Tags, Differences: r.Differences}
+}
+
+// Digest is of all but the settings, which have one of their own: run_start
+// names both, so that nobody can say afterwards that another arm or another
+// program made the numbers.
+func (h Header) Digest() (bench.SHA256, error) {
+	if h.Tags == nil {
+		h.Tags = map[string]string{}
+	}
+	if h.Differences == nil {
+		h.Differences = []bench.Difference{}
+	}
+	return canonical.Digest(map[string]any{"run": h.Run, "arm": h.Arm, "engine": h.Engine, "tags": h.Tags, "differences": h.Differences})
+}
+
 // Build makes the record of a run from its directory: plan, events, host facts
 // and ledger as they can be read back. A chain that was changed is an error. A
 // run that crashed has a record too: what has no receipt was not run, and the

@@ -144,7 +144,7 @@ func Renew(dir string) (bench.Record, error) {
 	if err != nil {
 		return r, &engine.Error{Op: "renew record", Err: err}
 	}
-	again, err := Build(dir, Header{Run: r.Run, Arm: r.Arm, Engine: r.Engine, Settings: r.Settings, Tags: r.Tags, Differences: r.Differences})
+	again, err := Build(dir, headerOf(r))
 	if err != nil {
 		return r, err
 	}

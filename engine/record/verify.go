@@ -60,8 +60,8 @@ type Sealed struct {
 // is not the one which the rest of the directory gives. It reads only. What it
 // cannot find:
 //
-//   - fields of the record that stand nowhere else: the run's name, the arm, the
-//     engine's version, tags and declared differences;
+//   - where run_start names no digest of it, as of a slot by hand: the run's
+//     name, the arm, the engine's version, tags and declared differences;
 //   - a chain that was written anew from some line on together with the record:
 //     keep the digest of the last line elsewhere;
 //   - files of checkpoints, which their handles name: see arms/checkpoint.
@@ -75,6 +75,14 @@ func Verify(dir string) (Report, error) { return VerifyAs(dir, "") }
 // Unknown where the record names another program.
 func VerifyAs(dir string, program bench.SHA256) (Report, error) {
 	v := verifier{dir: dir}
+	odd, err := irregular(dir)
+	if err != nil {
+		return Report{}, &engine.Error{Op: "read run directory", Err: err}
+	}
+	if len(odd) > 0 {
+		v.damage(odd...)
+		return v.report, nil
+	}
 	for _, check := range []func() error{v.events, v.files, v.registration, v.evidence, v.record, v.ledger, v.slot, v.reviews, v.rebuilt} {
 		if err := check(); err != nil {
 			return Report{}, err
@@ -453,7 +461,18 @@ func (v *verifier) rebuilt() error {
 		v.damage(Problem{Edited, RecordFile, 0, "settings: their digest is not the one that run_start names"})
 		return nil
 	}
-	again, err := assemble(v.dir, Header{Run: r.Run, Arm: r.Arm, Engine: r.Engine, Settings: r.Settings, Tags: r.Tags, Differences: r.Differences})
+	head := headerOf(*r)
+	if want, named := v.links[0].digests["header"]; named {
+		have, err := head.Digest()
+		if err != nil {
+			return &engine.Error{Op: "verify " + RecordFile, Err: err}
+		}
+		if have != want {
+			v.damage(Problem{Edited, RecordFile, 0, "name, arm, engine, tags and declared differences: their digest is not the one that run_start names"})
+			return nil
+		}
+	}
+	again, err := assemble(v.dir, head)
 	if err != nil {
 		var e *engine.Error
 		if errors.As(err, &e) && e.Err != nil {

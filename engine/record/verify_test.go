@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,7 +19,10 @@ import (
 )
 
 // wholeRun is the closed directory of a run that passed, with everything that a run has.
-func wholeRun(t testing.TB) string {
+func wholeRun(t testing.TB) string { return wholeRunOf(t, nil) }
+
+// wholeRunOf is a run whose start names more digests.
+func wholeRunOf(t testing.TB, digests map[string]bench.SHA256) string {
 	t.Helper()
 	m := bench.Manifest{
 		ApiVersion: engine.APIVersion, Name: "whole", Network: "none",
@@ -69,6 +74,7 @@ func wholeRun(t testing.TB) string {
 		Plan: p, Bindings: bindings, Sink: d.Events, Workspace: &engine.Workspace{Evidence: d.Evidence, Ledger: d.Ledger},
 		Digests: map[string]bench.SHA256{"host": host, "manifest": manifest},
 	}
+	maps.Copy(e.Digests, digests)
 	if _, err := e.Run(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -157,6 +163,63 @@ func TestVerifyFindsEachChangeOfTheRecord(t *testing.T) {
 		r := verify(t, dir)
 		if len(r.Damage) == 0 || !strings.Contains(fmt.Sprint(r.Damage), c.want) {
 			t.Errorf("%s: %v, want %s", c.new, r.Damage, c.want)
+		}
+	}
+}
+
+// Where run_start names a digest of it, nobody can say afterwards that another
+// arm or another program made the numbers.
+func TestVerifyOfTheHeader(t *testing.T) {
+	r := verify(t, wholeRun(t)).Record
+	digest, err := headerOf(*r).Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := wholeRunOf(t, map[string]bench.SHA256{"header": digest})
+	if r := verify(t, dir); r.Damage != nil {
+		t.Fatalf("as it was written: %v", r.Damage)
+	}
+	path := filepath.Join(dir, RecordFile)
+	whole := string(file(t, path))
+	for _, c := range []struct{ old, new string }{
+		{`"arm":"`, `"arm":"x`}, {`"go":"`, `"go":"x`}, {`"differences":[`, `"differences":[{"name":"x","text":"y"},`}, {`"run":"`, `"run":"x`},
+	} {
+		changed := strings.Replace(strings.Replace(whole, c.old, c.new, 1), "},]", "}]", 1)
+		if changed == whole {
+			t.Fatalf("the record has no %s:\n%s", c.old, whole)
+		}
+		if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		// Also for a program that did not make the run.
+		if r, err := VerifyAs(dir, "another"); err != nil || !strings.Contains(fmt.Sprint(r.Damage), "their digest is not the one that run_start names") {
+			t.Errorf("%s: %v %v", c.new, r.Damage, err)
+		}
+	}
+}
+
+// A link leads out of the directory, and a FIFO holds up whoever reads it.
+func TestVerifyOfWhatIsNoFile(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{RegistrationFile, RecordFile, EventsFile, ManifestFile, LedgerFile, filepath.Join(EvidenceFolder, "x"), EvidenceFolder} {
+		for kind, plant := range map[string]func(string) error{
+			"link": func(path string) error { return os.Symlink(outside, path) },
+			"fifo": func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		} {
+			dir := wholeRun(t)
+			path := filepath.Join(dir, name)
+			if err := errors.Join(os.RemoveAll(path), plant(path)); err != nil {
+				t.Fatal(err)
+			}
+			if r := verify(t, dir); len(r.Damage) != 1 || r.Damage[0].File != name {
+				t.Errorf("%s as a %s: %v", name, kind, r.Damage)
+			}
+			if _, err := ReadRegular(path); !errors.Is(err, ErrIrregular) {
+				t.Errorf("%s as a %s is read: %v", name, kind, err)
+			}
 		}
 	}
 }

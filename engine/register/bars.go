@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/stats"
@@ -32,7 +33,7 @@ const (
 // needs as much as a pass does.
 const Rule = "a bar passes where the whole 95% interval of the median, 95th percentile, share or ratio of medians is within it, the bound itself included; " +
 	"it fails where the whole interval is outside of one bound; an interval that straddles a bound, fewer rollouts than the bar's n, and fewer runs than registered are not enough data; " +
-	"runs that did not pass, more runs than registered, and a side or ratio whose comparison is refused are unknown; the 95th percentile has the exact interval of its order statistics"
+	"runs that did not pass, more runs than registered, a run that was started and is not there or has no record, runs out of the registered order, and a side or ratio whose comparison is refused are unknown; the 95th percentile has the exact interval of its order statistics"
 
 // sideRuns are the runs of a bar's side, or why they cannot be counted.
 type sideRuns struct {
@@ -58,7 +59,7 @@ func (j *judge) bar(b bench.Bar) bench.BarResult {
 		sides = append(sides, j.side(*b.Over))
 	}
 	for i, s := range sides {
-		out.Emulated = out.Emulated || slices.ContainsFunc(s.runs, func(r compare.Run) bool { return emulated(r.Record) })
+		out.Emulated = out.Emulated || slices.ContainsFunc(s.runs, func(r compare.Run) bool { return engine.Emulated(r.Record.Facts) })
 		if s.reason != "" {
 			out.Verdict, out.Reason, out.Few = s.verdict, s.reason, s.few
 			return out
@@ -113,13 +114,6 @@ func (j *judge) bar(b bench.Bar) bench.BarResult {
 		}
 	}
 	return out
-}
-
-// emulated says whether a run's processor was: its numbers are marked wherever they stand.
-func emulated(r bench.Record) bool {
-	return slices.ContainsFunc(r.Facts, func(f bench.Fact) bool {
-		return f.Known && f.Value == "tcg" && (f.Name == "accelerator" || strings.HasSuffix(f.Name, "/accelerator"))
-	})
 }
 
 // rank orders verdicts: what one of several says of all.

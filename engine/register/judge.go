@@ -54,21 +54,24 @@ type experiment struct {
 	first   bench.SHA256
 	members []Registered // in the order of their time
 	runs    []Run
+	lost    []Lost
 }
 
 // Judge gives each experiment of the runs, and each that only a registration in
 // known names and that planned has, with every verdict there is: of the first
 // registration and of each amendment, those that a run names and those in known.
-// An experiment without a run is planned.
+// An experiment without a run is planned. Lost are runs that have no record:
+// whatever became of them, they were begun.
 //
 // The state is the worst that any of them says: a bar that was missed once stays
 // missed, and an amendment that would be met does not make up for a first
 // registration that was not.
 //
 //	failed        a run's directory is not sound, a run failed or was blocked, or a bar of any registration failed
-//	verified      every registered run is there once and passed, after it was registered; every bar of every registration passed
+//	verified      every registered run is there once, was in its turn, and passed, after it was registered;
+//	              no other is known to have been started; every bar of every registration passed
 //	preliminary   everything else
-func Judge(runs []Run, known []Registered, planned []Registered, o compare.Options) bench.Judgements {
+func Judge(runs []Run, lost []Lost, known Known, planned []Registered, o compare.Options) bench.Judgements {
 	out := bench.Judgements{ApiVersion: engine.APIVersion, Method: Rule + "; " + compare.Method, Experiments: []bench.JudgedExperiment{}}
 	var list []*experiment
 	find := func(r Registered, add bool) *experiment {
@@ -91,16 +94,28 @@ func Judge(runs []Run, known []Registered, planned []Registered, o compare.Optio
 			e.runs = append(e.runs, r) // a copy of a run counts once
 		}
 	}
+	for _, l := range lost {
+		if l.Registered != nil {
+			find(*l.Registered, true).take(*l.Registered)
+		}
+	}
 	for _, r := range planned {
 		find(r, true).take(r)
 	}
-	for _, r := range known {
+	for _, r := range known.Registrations {
 		if e := find(r, false); e != nil {
 			e.take(r)
 		}
 	}
+	for _, l := range lost {
+		for _, e := range list {
+			if e.has(l.Registration) {
+				e.lost = append(e.lost, l)
+			}
+		}
+	}
 	for _, e := range list {
-		out.Experiments = append(out.Experiments, e.judge(o))
+		out.Experiments = append(out.Experiments, e.judge(known, o))
 	}
 	return out
 }
@@ -121,6 +136,42 @@ func (e *experiment) take(r Registered) {
 		}
 		return cmp.Compare(a.Digest, b.Digest)
 	})
+}
+
+func (e *experiment) has(registration bench.SHA256) bool {
+	return slices.ContainsFunc(e.members, func(m Registered) bool { return m.Digest == registration })
+}
+
+// missing names the starts of which there is no run, and whether this host knows
+// the start of each run that there is.
+func (e *experiment) missing(known Known) (texts []string, all bool) {
+	type key struct {
+		registration bench.SHA256
+		time         bench.Time
+	}
+	there := map[key]bool{}
+	for _, r := range e.runs {
+		there[key{r.Registered.Digest, r.Record.Started}] = true
+	}
+	for _, l := range e.lost {
+		there[key{l.Registration, l.Started}] = true
+	}
+	count := len(there)
+	for _, m := range e.members {
+		for _, s := range known.Starts[m.Digest] {
+			k := key{s.Registration, s.Time}
+			switch {
+			case s.torn != "":
+				texts = append(texts, s.torn)
+			case !there[k]:
+				texts = append(texts, fmt.Sprintf("run %s was started under this registration at %s and is not among these", s.Run, s.Time))
+			default:
+				delete(there, k) // written down twice is started twice
+				count--
+			}
+		}
+	}
+	return texts, count == 0
 }
 
 // judge is one registration's view of the runs.
@@ -152,7 +203,7 @@ func (j *judge) compare(runs []compare.Run) (bench.Comparisons, error) {
 	return c.all, c.err
 }
 
-func (e *experiment) judge(o compare.Options) bench.JudgedExperiment {
+func (e *experiment) judge(known Known, o compare.Options) bench.JudgedExperiment {
 	first := e.members[0]
 	out := bench.JudgedExperiment{Manifest: first.Manifest.Name, Registration: e.first, Reasons: []string{}, Runs: []bench.JudgedRun{}, Judgements: []bench.Judgement{}}
 	failed := false
@@ -182,17 +233,42 @@ func (e *experiment) judge(o compare.Options) bench.JudgedExperiment {
 			because(false, "run %s: %s", r.Record.Run, text)
 		}
 	}
+	// doubt is why no bar can pass: the runs are not all that there were, or not as they had to be.
+	doubt := ""
+	doubted := func(format string, args ...any) {
+		doubt = cmp.Or(doubt, fmt.Sprintf(format, args...))
+		because(false, format, args...)
+	}
+	for _, r := range e.runs {
+		if text := misplaced(r); text != "" {
+			doubted("run %s: %s", r.Record.Run, text)
+		}
+	}
+	for _, l := range e.lost {
+		doubted("run %s has no record that can be judged: %s", l.Dir, l.Why)
+	}
+	texts, all := e.missing(known)
+	for _, text := range texts {
+		doubted("%s", text)
+	}
+	if !all {
+		out.Notes = append(out.Notes, "this host does not know every start of these runs: whether others were started elsewhere is not known here")
+	}
+	begun := len(e.runs)+len(e.lost)+len(texts) > 0
 	compared := map[string]comparison{}
 	for i, m := range e.members {
 		j := judge{reg: m, runs: e.runs, compared: compared, options: o}
 		judgement := bench.Judgement{Registration: m.Digest, Registered: m.Time, Amends: m.Amends, Verdict: Pass, Bars: []bench.BarResult{}}
 		for _, b := range m.Manifest.Experiment.Bars {
 			one := j.bar(b)
+			if one.Verdict == Pass && doubt != "" {
+				one.Verdict, one.Reason = Unknown, doubt
+			}
 			if rank(one.Verdict) > rank(judgement.Verdict) {
 				judgement.Verdict = one.Verdict
 			}
 			judgement.Bars = append(judgement.Bars, one)
-			if one.Verdict != Pass && len(e.runs) > 0 {
+			if one.Verdict != Pass && begun {
 				whose := ""
 				if i > 0 {
 					whose = fmt.Sprintf(" of amendment %d", i)
@@ -206,7 +282,7 @@ func (e *experiment) judge(o compare.Options) bench.JudgedExperiment {
 		}
 		out.Judgements = append(out.Judgements, judgement)
 	}
-	if len(e.runs) > 0 {
+	if begun {
 		for _, s := range sides(first.Manifest) {
 			if text, _, _ := first.counted(e.runs, s); text != "" {
 				because(false, "%s", text)
@@ -214,7 +290,7 @@ func (e *experiment) judge(o compare.Options) bench.JudgedExperiment {
 		}
 	}
 	switch {
-	case len(e.runs) == 0:
+	case !begun:
 		out.State = Planned
 	case failed:
 		out.State = Failed

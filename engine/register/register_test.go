@@ -124,6 +124,8 @@ func ran(t *testing.T, r Registered, list ...recordtest.Run) (runs []Run) {
 	for i, o := range list {
 		dir := filepath.Join(t.TempDir(), "run")
 		o.Registration = r.JSON
+		turns := Schedule(ArmsInTurn(r.Manifest), r.Manifest.Experiment.Reset, r.Manifest.Experiment)
+		o.Facts = append(slices.Clone(o.Facts), turns[i%len(turns)].Facts(r.Manifest.Experiment)...)
 		o.Name = fmt.Sprintf("run/%d", i)
 		o.Make(t, dir)
 		check, err := record.Verify(dir)
@@ -264,7 +266,7 @@ func TestAmend(t *testing.T) {
 // judgeOne judges the only experiment, and checks the result against the schema.
 func judgeOne(t *testing.T, runs []Run, known ...Registered) bench.JudgedExperiment {
 	t.Helper()
-	all := Judge(runs, known, nil, compare.Options{Program: recordtest.Program, Compile: func(bench.Manifest, string) (bench.SHA256, error) { return recordtest.Program, nil }})
+	all := Judge(runs, nil, Known{Registrations: known}, nil, compare.Options{Program: recordtest.Program, Compile: func(bench.Manifest, string) (bench.SHA256, error) { return recordtest.Program, nil }})
 	data, err := canonical.JSON(all)
 	if err == nil {
 		err = compile.Validate("Judgements", data)
@@ -330,7 +332,7 @@ func TestStates(t *testing.T) {
 			if len(runs) > 0 {
 				e = judgeOne(t, runs)
 			} else {
-				e = Judge(nil, nil, []Registered{r}, compare.Options{}).Experiments[0]
+				e = Judge(nil, nil, Known{}, []Registered{r}, compare.Options{}).Experiments[0]
 			}
 			if e.State != c.state || e.Judgements[0].Verdict != c.bar {
 				t.Errorf("%s, bars %s, want %s and %s: %v", e.State, e.Judgements[0].Verdict, c.state, c.bar, e.Reasons)

@@ -142,6 +142,9 @@ func Text(all bench.Judgements) string {
 				fmt.Fprintf(&b, "  %s\n", plain(r))
 			}
 		}
+		for _, n := range e.Notes {
+			fmt.Fprintf(&b, "\nnote: %s\n", plain(n))
+		}
 	}
 	return b.String()
 }
@@ -177,6 +180,9 @@ func Markdown(all bench.Judgements) string {
 			for _, r := range e.Reasons {
 				fmt.Fprintf(&b, "- %s\n", escape(r))
 			}
+		}
+		for _, n := range e.Notes {
+			fmt.Fprintf(&b, "\nNote: %s\n", escape(n))
 		}
 	}
 	return b.String() + "\n" + escape(all.Method) + "\n"

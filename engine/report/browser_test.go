@@ -123,14 +123,14 @@ func TestInBrowser(t *testing.T) {
 	hurt := load(t, recordtest.Run{Name: "run/" + hostile[1], Gate: "locks", Verdict: engine.Fail, Findings: []bench.Finding{{Verdict: engine.Fail, Subject: hostile[0], Text: hostile[7], Want: "held", Have: "not held", Hint: "repair it"}}})
 	emulated := load(t, recordtest.Run{Name: "run/emulated", Rollouts: 6, Facts: []bench.Fact{{Name: "accelerator", Known: true, Value: "tcg", Source: "query-kvm"}}})
 	dir := filepath.Join(t.TempDir(), "a site #1 %41") // a path that a careless link breaks on
-	in := Input{Runs: []*Run{whole, hurt, emulated}, None: []NoRecord{{"lost", "it has no record"}}, Comparisons: comparisons(whole), Program: "test"}
+	in := Input{Runs: []*Run{whole, hurt, emulated}, None: []NoRecord{{Dir: "lost", Reason: "it has no record"}}, Comparisons: comparisons(whole), Program: "test"}
 	// An experiment that failed and was amended, and one that is planned.
 	o.Bars = usableBar("1h")
 	second, err := register.Amend(first, o.Plans(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.Judge([]register.Registered{second}, []register.Registered{registration(t, recordtest.Run{Manifest: "other", Bars: o.Bars})}, compare.Options{Program: recordtest.Program})
+	in.Judge(register.Known{Registrations: []register.Registered{second}}, []register.Registered{registration(t, recordtest.Run{Manifest: "other", Bars: o.Bars})}, compare.Options{Program: recordtest.Program})
 	if len(in.Experiments.Experiments) != 2 || len(in.Experiments.Experiments[0].Judgements) != 2 {
 		t.Fatalf("%+v", in.Experiments)
 	}

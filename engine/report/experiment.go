@@ -13,11 +13,21 @@ import (
 
 // Judge judges the experiments that the runs belong to, and those that planned
 // names and of which there is no run; known are registrations that may amend any
-// of them. From then on a run's state is what its experiment makes of it.
-func (in *Input) Judge(known, planned []register.Registered, o compare.Options) {
+// of them, and starts of their runs. Runs without a record count too: they were
+// begun. From then on a run's state is what its experiment makes of it.
+func (in *Input) Judge(known register.Known, planned []register.Registered, o compare.Options) {
 	var runs []register.Run
+	var lost []register.Lost
+	for _, n := range in.None {
+		if n.Lost != nil {
+			lost = append(lost, *n.Lost)
+		}
+	}
 	for _, r := range in.Runs {
 		if r.Registered == nil {
+			if l := register.LostIn(r.Dir, "its copy of the registration is not the one that it names"); l != nil {
+				lost = append(lost, *l)
+			}
 			continue
 		}
 		one := register.Run{Run: compare.Run{Dir: r.Dir, Record: r.Record, Manifest: r.Manifest, Plan: r.Plan, Steps: map[string]bench.Receipt{}},
@@ -29,7 +39,7 @@ func (in *Input) Judge(known, planned []register.Registered, o compare.Options) 
 		}
 		runs = append(runs, one)
 	}
-	in.Experiments = register.Judge(runs, known, planned, o)
+	in.Experiments = register.Judge(runs, lost, known, planned, o)
 	for _, r := range in.Runs {
 		if r.Registered == nil {
 			continue
@@ -123,6 +133,9 @@ func experimentsMarkdown(b *strings.Builder, list []experimentView, line func(..
 		}
 		for _, r := range e.Reasons {
 			fmt.Fprintf(b, "- not verified: %s\n", mark(r))
+		}
+		for _, n := range e.Notes {
+			fmt.Fprintf(b, "- note: %s\n", mark(n))
 		}
 		for _, j := range e.Judgements {
 			fmt.Fprintf(b, "\n%s %s, %s: %s\n\n| Bar | Asked | Verdict | Value | 95%% interval | n | Why |\n| --- | --- | --- | ---: | --- | ---: | --- |\n", j.Title, j.Digest, mark(j.Note), mark(j.Verdict))

@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"encoding/xml"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compare"
+	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/record/recordtest"
 	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -17,6 +19,12 @@ import (
 
 func usableBar(max bench.Amount) []bench.Bar {
 	return []bench.Bar{{Name: "quick", Metric: "usable", Of: bench.BarSide{Arm: "fake", Reset: "restore"}, P50: &bench.Bound{Max: max}, N: 7}}
+}
+
+// inTurn are the facts of a run that is the first of its experiment.
+func inTurn(o recordtest.Run) []bench.Fact {
+	m := o.Plans()
+	return register.Schedule(register.ArmsInTurn(m), m.Experiment.Reset, m.Experiment)[0].Facts(m.Experiment)
 }
 
 func registration(t *testing.T, o recordtest.Run) register.Registered {
@@ -51,6 +59,7 @@ func TestRegisteredStates(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			first := registration(t, c.run)
 			c.run.Registration = first.JSON
+			c.run.Facts = inTurn(c.run)
 			dir := filepath.Join(t.TempDir(), "run")
 			c.run.Make(t, dir)
 			r, none, err := Load(dir, recordtest.Program)
@@ -68,7 +77,7 @@ func TestRegisteredStates(t *testing.T) {
 				known = append(known, second)
 			}
 			in := Input{Runs: []*Run{r}}
-			in.Judge(known, nil, compare.Options{Program: recordtest.Program})
+			in.Judge(register.Known{Registrations: known}, nil, compare.Options{Program: recordtest.Program})
 			if r.State() != c.state {
 				t.Errorf("%s, want %s: %+v", r.State(), c.state, in.Experiments)
 			}
@@ -111,7 +120,7 @@ func TestRegisteredStates(t *testing.T) {
 func TestPlanned(t *testing.T) {
 	first := registration(t, recordtest.Run{Rollouts: 8, Bars: usableBar("1h")})
 	var in Input
-	in.Judge(nil, []register.Registered{first}, compare.Options{})
+	in.Judge(register.Known{}, []register.Registered{first}, compare.Options{})
 	files := write(t, in)
 	for _, want := range []string{"Not run yet: no numbers.", `<span class="badge planned">planned</span><b>1</b>`, "at most 1h"} {
 		if !strings.Contains(files["index.html"], want) {
@@ -120,5 +129,66 @@ func TestPlanned(t *testing.T) {
 	}
 	if strings.Contains(files["index.html"], `badge not_enough_data"`) {
 		t.Error("what was not run has a verdict")
+	}
+}
+
+// A run that left no record, or whose registration was changed, is a run of its
+// experiment all the same, and so is one that was started and is not shown.
+func TestLostRunIsCounted(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(t *testing.T, dir string)
+		starts int
+		says   string
+	}{
+		{"no record", func(t *testing.T, dir string) {
+			if err := os.Remove(filepath.Join(dir, record.RecordFile)); err != nil {
+				t.Fatal(err)
+			}
+		}, 0, "has no record that can be judged"},
+		{"another registration", func(t *testing.T, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, record.RegistrationFile), []byte("{}"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, 0, "its copy of the registration is not the one"},
+		{"not shown", nil, 1, "is not among these"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := recordtest.Run{Rollouts: 8, Bars: usableBar("1h")}
+			first := registration(t, o)
+			o.Registration, o.Facts = first.JSON, inTurn(o)
+			good := load(t, o)
+			known := register.Known{Registrations: []register.Registered{first}, Starts: map[bench.SHA256][]register.Start{}}
+			in := Input{Runs: []*Run{good}}
+			in.Judge(known, nil, compare.Options{Program: recordtest.Program})
+			if good.State() != Verified {
+				t.Fatalf("%+v", in.Experiments)
+			}
+			for range c.starts {
+				known.Starts[first.Digest] = append(known.Starts[first.Digest], register.Start{Registration: first.Digest, Time: "2020-01-01T00:00:00Z", Run: "/elsewhere"})
+			}
+			if c.change != nil {
+				dir := filepath.Join(t.TempDir(), "lost")
+				o.Make(t, dir)
+				c.change(t, dir)
+				r, none, err := Load(dir, recordtest.Program)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if none != nil {
+					in.None = append(in.None, *none)
+				} else {
+					in.Runs = append(in.Runs, r)
+				}
+			}
+			in.Judge(known, nil, compare.Options{Program: recordtest.Program})
+			e := in.Experiments.Experiments[0]
+			if good.State() == Verified || e.State == register.Verified || e.Judgements[0].Bars[0].Verdict != register.Unknown || !strings.Contains(strings.Join(e.Reasons, "\n"), c.says) {
+				t.Errorf("%s: %+v", good.State(), e)
+			}
+			if files := write(t, in); !strings.Contains(files["index.html"], c.says) {
+				t.Error("the page does not say it")
+			}
+		})
 	}
 }

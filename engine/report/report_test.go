@@ -328,7 +328,7 @@ func TestEscaping(t *testing.T) {
 		o.Facts = append(o.Facts, bench.Fact{Name: "f" + h, Known: true, Value: h, Source: h})
 	}
 	r := load(t, o)
-	files := write(t, Input{Runs: []*Run{r}, None: []NoRecord{{hostile[0], hostile[1]}}, Program: hostile[0]})
+	files := write(t, Input{Runs: []*Run{r}, None: []NoRecord{{Dir: hostile[0], Reason: hostile[1]}}, Program: hostile[0]})
 	for name, text := range files {
 		if strings.Contains(text, "\x1b") && !strings.Contains(name, "evidence/") {
 			t.Errorf("%s has an escape that a terminal obeys", name)

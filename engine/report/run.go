@@ -15,10 +15,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
@@ -57,6 +55,8 @@ type NoRecord struct {
 	// Dir is the last part of its path.
 	Dir    string
 	Reason string
+	// Lost is what it says of its registration; nil where it names none.
+	Lost *register.Lost `json:"-"`
 }
 
 // Load reads a run and checks its directory, by the program with this digest. A
@@ -64,7 +64,7 @@ type NoRecord struct {
 // nothing could be read.
 func Load(dir string, program bench.SHA256) (*Run, *NoRecord, error) {
 	none := func(reason string) (*Run, *NoRecord, error) {
-		return nil, &NoRecord{Dir: filepath.Base(dir), Reason: reason}, nil
+		return nil, &NoRecord{Dir: filepath.Base(dir), Reason: reason, Lost: register.LostIn(dir, reason)}, nil
 	}
 	release, err := record.HoldToRead(dir)
 	if errors.Is(err, record.ErrRunning) {
@@ -92,7 +92,7 @@ func Load(dir string, program bench.SHA256) (*Run, *NoRecord, error) {
 // files reads what lies beside the record.
 func (r *Run) files() error {
 	for name, v := range map[string]any{record.ManifestFile: &r.Manifest, record.PlanFile: &r.Plan} {
-		data, err := os.ReadFile(filepath.Join(r.Dir, name))
+		data, err := record.ReadRegular(filepath.Join(r.Dir, name))
 		if err == nil {
 			err = json.Unmarshal(data, v)
 		}
@@ -122,7 +122,7 @@ func (r *Run) files() error {
 
 // eachLine calls f with each whole line; a torn one is what the check has named.
 func eachLine(path string, f func([]byte) error) error {
-	data, err := os.ReadFile(path)
+	data, err := record.ReadRegular(path)
 	if err != nil {
 		return err
 	}
@@ -195,11 +195,4 @@ func (r *Run) State() State { return stateOf(r.Record, r.Sound(), r.Experiment) 
 func (r *Run) Counts() bool { return r.Sound() && r.Record.Verdict == engine.RunPassed }
 
 // Emulated says whether the processor was emulated: every number of such a run is marked.
-func (r *Run) Emulated() bool {
-	for _, f := range r.Record.Facts {
-		if name := f.Name[strings.LastIndexByte(f.Name, '/')+1:]; name == "accelerator" && f.Known && f.Value == "tcg" {
-			return true
-		}
-	}
-	return false
-}
+func (r *Run) Emulated() bool { return engine.Emulated(r.Record.Facts) }

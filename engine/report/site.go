@@ -239,7 +239,7 @@ func (x *index) count() {
 // slugOf names a run's folder: its name as a path may have it, and the digest
 // that tells it from others of that name.
 func slugOf(r bench.Record) string {
-	return plain(r.Run) + "-" + string(r.Digests["events"])[:min(8, len(r.Digests["events"]))]
+	return plain(r.Run) + "-" + plain(string(r.Digests["events"])[:min(8, len(r.Digests["events"]))])
 }
 
 // plain is text as a folder and a fragment may have it.
@@ -310,9 +310,9 @@ func seen(r rune) rune {
 func (w writer) evidence(r *Run, slug string) (map[string]file, error) {
 	folder := filepath.Join("runs", slug)
 	for _, name := range append(slices.Clone(sourceFiles), record.ReviewsFile) {
-		data, err := os.ReadFile(filepath.Join(r.Dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // the check of the directory has named what has to be there
+		data, err := record.ReadRegular(filepath.Join(r.Dir, name))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, record.ErrIrregular) {
+			continue // the check of the directory has named it
 		}
 		if err != nil {
 			return nil, &engine.Error{Op: "copy " + name, Err: err}
@@ -329,8 +329,8 @@ func (w writer) evidence(r *Run, slug string) (map[string]file, error) {
 			if _, done := all[id]; done {
 				continue
 			}
-			data, err := os.ReadFile(store.Path(e))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			data, err := record.ReadRegular(store.Path(e))
+			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, record.ErrIrregular) {
 				return nil, &engine.Error{Op: "copy evidence", Err: err}
 			}
 			if err != nil || canonical.Sum(data) != e.Sha256 {

@@ -488,6 +488,9 @@ type JudgedExperiment struct {
 	// Why it is not verified.
 	Reasons []string `json:"reasons"`
 
+	// What cannot be told here and keeps nothing from being verified.
+	Notes []string `json:"notes,omitempty"`
+
 	Runs []JudgedRun `json:"runs"`
 
 	// The first registration's, then each amendment's, in the order in which they were made.

@@ -28,7 +28,7 @@ type CheckRequest struct {
 	// Exec is the program and its arguments. Exec[0] is looked up in PATH once.
 	Exec []string `json:"exec"`
 	// Name and Program are the copy's file name and content; both empty where there is none. guestd
-	// makes a folder that did not exist, for the guest's user alone, puts the copy in it, and takes
+	// makes a folder that did not exist, owned by root, for everybody to read, puts the copy in it, and takes
 	// both away before it answers.
 	Name    string `json:"name,omitempty"`
 	Program []byte `json:"program,omitempty"`
