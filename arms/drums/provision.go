@@ -58,8 +58,7 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 	if err != nil {
 		return nil, err
 	}
-	t.Process, err = p.ws.Ledger.Intend("process", bench.Claim{Cgroup: p.group.Path(), Note: "first process of " + p.name})
-	if err != nil {
+	if err := t.Intend(p.ws.Ledger, bench.Claim{Cgroup: p.group.Path(), Note: "first process of " + p.name}); err != nil {
 		return nil, err
 	}
 	defer engine.StartSpan(ctx, "start")()

@@ -73,8 +73,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return nil, err
 	}
-	t.Process, err = p.ws.Ledger.Intend("process", bench.Claim{Cgroup: p.group.Path(), Note: "restored first process of " + p.name})
-	if err != nil {
+	if err := t.Intend(p.ws.Ledger, bench.Claim{Cgroup: p.group.Path(), Note: "restored first process of " + p.name}); err != nil {
 		return nil, err
 	}
 	images := filepath.Join(cp.Dir, tree.ImagesDir)
