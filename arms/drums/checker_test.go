@@ -158,7 +158,11 @@ func TestPinnedCheckerInTheSlot(t *testing.T) {
 		t.Errorf("the run %s: %s", r.Verdict, r.Reason)
 	}
 	m, folder = pinned(t, `rm /root/done; nohup sh -c 'while :; do for f in /.drums-*/check.py; do [ -e $f ] && echo pass > $f && exit; done; done' >/dev/null 2>&1 &`, checkPython)
-	contaminated(t, runIn(t, m, folder), guest.ProgramPlace+"/check.py")
+	// The copy's identity tells it, also where the text was put back: there is no score, and no class but that.
+	r := runIn(t, m, folder)
+	if x := r.Rollouts[agentRollout]; x.Class != record.VerifierUnavailable || x.After != nil || !strings.Contains(x.Reason, "copy was changed while it ran") || r.Verdict != engine.RunBlocked {
+		t.Errorf("the run %s, the agent's rollout is %s (%s)", r.Verdict, x.Class, x.Reason)
+	}
 	m, folder = pinned(t, "p=$(readlink -f /usr/bin/python3); cp /bin/true $p.new; mv $p.new $p", checkPython)
 	contaminated(t, runIn(t, m, folder), "/usr/bin/python3")
 }
