@@ -24,7 +24,7 @@ func (p *place) observe(view bench.View, aspects []engine.Aspect) engine.Observa
 	t := p.now
 	p.mu.Unlock()
 	if t == nil || t.Pid == 0 {
-		return tree.Dead(view, aspects, "the slot is dead: it has no tree")
+		return engine.Unobserved(view, aspects, "the slot is dead: it has no tree")
 	}
 	return p.tree(t).Observe(view, aspects)
 }

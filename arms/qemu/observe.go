@@ -34,12 +34,12 @@ func (p *place) look(ctx context.Context, view bench.View, aspects []engine.Aspe
 	t := p.now
 	p.mu.Unlock()
 	if t == nil || t.parked {
-		return dead(view, aspects, "the slot is dead: it has no machine")
+		return engine.Unobserved(view, aspects, "the slot is dead: it has no machine")
 	}
 	if ended, err := t.ended(); err != nil {
-		return dead(view, aspects, err.Error())
+		return engine.Unobserved(view, aspects, err.Error())
 	} else if ended {
-		return dead(view, aspects, "the slot is dead: its machine has ended")
+		return engine.Unobserved(view, aspects, "the slot is dead: its machine has ended")
 	}
 	return p.observe(ctx, t, view, aspects)
 }
@@ -248,33 +248,6 @@ func (p *place) enclosure(ctx context.Context, t *tenancy) ([]bench.Finding, err
 			`close it before the dump, or set checkpoint.establishedTCP to "close"`)
 	}
 	return found, nil
-}
-
-// dead is the observation of a slot without a machine.
-func dead(view bench.View, aspects []engine.Aspect, why string) (o engine.Observation) {
-	for _, a := range aspects {
-		switch a {
-		case engine.AspectLimits:
-			o.Limits = engine.Unknown[engine.Limits](why, view)
-		case engine.AspectMounts:
-			o.Mounts = engine.Unknown[[]bench.Mount](why, view)
-		case engine.AspectNetwork:
-			o.Network = engine.Unknown[bench.Network](why, view)
-		case engine.AspectLocks:
-			o.Locks = engine.Unknown[[]bench.Lock](why, view)
-		case engine.AspectProcesses:
-			o.Processes = engine.Unknown[[]bench.Process](why, view)
-		case engine.AspectEnclosure:
-			o.Enclosure = engine.Unknown[[]bench.Finding](why, view)
-		case engine.AspectState:
-			o.State = engine.Unknown[bench.StateManifest](why, view)
-		case engine.AspectToolConfig:
-			o.ToolConfig = engine.Unknown[[]string](why, view)
-		case engine.AspectMemory:
-			o.Memory = engine.Unknown[engine.Memory](why, view)
-		}
-	}
-	return o
 }
 
 func reading[T any](view bench.View, source string, read func() (T, error)) engine.Reading[T] {

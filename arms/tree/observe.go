@@ -50,37 +50,9 @@ func (t Tree) Observe(view bench.View, aspects []engine.Aspect) (o engine.Observ
 	// What was read of a tree that has ended meanwhile is no reading: parts of it were
 	// gone, and the pid of one that is not ours to reap may be another process's by now.
 	if ended, err := t.Ended(); err != nil {
-		return Dead(view, aspects, err.Error())
+		return engine.Unobserved(view, aspects, err.Error())
 	} else if ended {
-		return Dead(view, aspects, "the slot is dead: its first process has ended")
-	}
-	return o
-}
-
-// Dead is the observation of a slot without a tree. The host's own configuration
-// does not depend on it, but a gate that passes on a dead slot has judged nothing.
-func Dead(view bench.View, aspects []engine.Aspect, why string) (o engine.Observation) {
-	for _, a := range aspects {
-		switch a {
-		case engine.AspectLimits:
-			o.Limits = engine.Unknown[engine.Limits](why, view)
-		case engine.AspectMounts:
-			o.Mounts = engine.Unknown[[]bench.Mount](why, view)
-		case engine.AspectNetwork:
-			o.Network = engine.Unknown[bench.Network](why, view)
-		case engine.AspectLocks:
-			o.Locks = engine.Unknown[[]bench.Lock](why, view)
-		case engine.AspectProcesses:
-			o.Processes = engine.Unknown[[]bench.Process](why, view)
-		case engine.AspectEnclosure:
-			o.Enclosure = engine.Unknown[[]bench.Finding](why, view)
-		case engine.AspectState:
-			o.State = engine.Unknown[bench.StateManifest](why, view)
-		case engine.AspectToolConfig:
-			o.ToolConfig = engine.Unknown[[]string](why, view)
-		case engine.AspectMemory:
-			o.Memory = engine.Unknown[engine.Memory](why, view)
-		}
+		return engine.Unobserved(view, aspects, "the slot is dead: its first process has ended")
 	}
 	return o
 }
