@@ -46,6 +46,10 @@ func (p *place) halt(ctx context.Context, t *tenancy) (h halted, err error) {
 	if err != nil {
 		return h, err
 	}
+	// A freeze that is quick does not look at the time.
+	if err := ctx.Err(); err != nil {
+		return h, fmt.Errorf("%w: %w", engine.ErrDeadline, err)
+	}
 	// All of them before the first signal.
 	for _, task := range tasks {
 		if task.Status.State == 'T' {
