@@ -11,6 +11,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/tree"
+	"github.com/drumsbench/drumsbench/engine"
 )
 
 // haltTime bounds the wait until every task stands still: one in an uninterruptible
