@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,11 +18,36 @@ var update = flag.Bool("update", false, "write what the scripts compare with ane
 
 // TestMain lets the test binary be drumsbench itself: the scripts drive the real main.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
+	testscript.Main(suite{m}, map[string]func(){
 		"drumsbench":       main,
 		"drumsbench-crash": crasher,
 		"waiter":           waiter,
 	})
+}
+
+// underRace says that the test binary has the race detector in it.
+var underRace bool
+
+type suite struct{ m *testing.M }
+
+// Run builds the program without the race detector for the tests that start it,
+// hundreds of times, and would wait three times as long for it. Those that run
+// rollouts in this process are under the detector.
+func (s suite) Run() int {
+	if !underRace {
+		return s.m.Run()
+	}
+	dir, err := os.MkdirTemp("", "drums-program-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	if out, err := exec.Command("go", "build", "-o", dir, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the program: %v\n%s", err, out)
+		return 1
+	}
+	os.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	return s.m.Run()
 }
 
 // TestScripts runs testdata/script/*.txtar. In a script, $ROOT is the checkout,
