@@ -218,6 +218,9 @@ type slot struct{ *place }
 // stopped is a restored tree that has not run yet.
 type stopped struct{ *place }
 
+// Facts implements engine.Telling: what criu says of the restore.
+func (s *slot) Facts() []bench.Fact { return s.now.life().RestoreFacts() }
+
 // Alive implements engine.Mortal. It does not reap: Vacate does.
 func (s *slot) Alive() error { return s.now.life().Alive(s.name) }
 

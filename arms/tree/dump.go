@@ -159,7 +159,7 @@ func (d Dumped) Seal(ctx context.Context, dir string) (engine.Checkpoint, error)
 		ApiVersion: engine.APIVersion, Arm: d.Arm, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),
 		Workload: d.Params.Workload, Image: d.Root.SHA256,
 		Layers: []string{LayerDir}, CopyUp: NonNil(copyUp), Locks: wanted,
-		Reference: c.Reference, Facts: append(d.Facts, c.Server),
+		Reference: c.Reference, Facts: append(append(d.Facts, c.Server), dumpFacts(dir)...),
 	})
 }
 

@@ -22,6 +22,8 @@ type Data struct {
 	Comparisons []bench.Comparison `json:"comparisons"`
 	// Experiments are the judged registrations.
 	Experiments []bench.JudgedExperiment `json:"experiments"`
+	// Sections over all runs.
+	Sections []Section `json:"sections"`
 }
 
 // RunData is a run in it.
@@ -48,6 +50,7 @@ type RunData struct {
 	Problems []string         `json:"problems,omitempty"`
 	// Registration that the run belongs to.
 	Registration bench.SHA256 `json:"registration,omitempty"`
+	Sections     []Section    `json:"sections"`
 }
 
 // data writes the same data as Markdown, CSV, JSON and JUnit.
@@ -55,6 +58,7 @@ func (w writer) data(x index, in Input) error {
 	for name, make := range map[string]func() ([]byte, error){
 		"data/report.json": func() ([]byte, error) { return asJSON(x, in) },
 		"data/metrics.csv": func() ([]byte, error) { return asCSV(x) },
+		"data/tables.csv":  func() ([]byte, error) { return tablesCSV(x) },
 		"data/report.md":   func() ([]byte, error) { return []byte(asMarkdown(x)), nil },
 		"data/junit.xml":   func() ([]byte, error) { return asJUnit(x) },
 	} {
@@ -70,7 +74,7 @@ func (w writer) data(x index, in Input) error {
 }
 
 func asJSON(x index, in Input) ([]byte, error) {
-	d := Data{ApiVersion: engine.APIVersion, Runs: []RunData{}, None: in.None, Comparisons: in.Comparisons, Experiments: in.Experiments.Experiments}
+	d := Data{ApiVersion: engine.APIVersion, Runs: []RunData{}, None: in.None, Comparisons: in.Comparisons, Experiments: in.Experiments.Experiments, Sections: append([]Section{}, x.Sections...)}
 	if d.None == nil {
 		d.None = []NoRecord{}
 	}
@@ -84,7 +88,7 @@ func asJSON(x index, in Input) ([]byte, error) {
 		r := v.Record
 		one := RunData{Run: r.Run, Page: v.Path, State: v.State, Verdict: r.Verdict, Reason: v.Failure, Emulated: v.Emulated, Arm: r.Arm, Reset: r.Reset, Manifest: r.Manifest,
 			Started: r.Started, Workload: r.Digests["workload"], Events: r.Digests["events"], Hardware: v.Hardware, Method: v.Method, Sample: v.Sample,
-			Caveats: v.Caveats, Registration: r.Registration, Gates: v.Gates, Passed: v.Passed, Metrics: []Metric{}}
+			Caveats: v.Caveats, Registration: r.Registration, Gates: v.Gates, Passed: v.Passed, Metrics: []Metric{}, Sections: append([]Section{}, v.Sections...)}
 		for _, m := range v.Metrics {
 			one.Metrics = append(one.Metrics, m.Metric)
 		}
@@ -104,8 +108,6 @@ func asJSON(x index, in Input) ([]byte, error) {
 func number(v *float64) string { return raw(v) }
 
 func asCSV(x index) ([]byte, error) {
-	var b bytes.Buffer
-	w := csv.NewWriter(&b)
 	rows := [][]string{{"run", "state", "verdict", "arm", "reset", "manifest", "started", "workload", "emulated", "metric", "unit", "n", "of", "p50", "p50_low", "p50_high", "confidence", "p95", "min", "max"}}
 	for _, v := range x.Runs {
 		r := v.Record
@@ -122,12 +124,26 @@ func asCSV(x index) ([]byte, error) {
 			rows = append(rows, append(append([]string{}, head...), make([]string, len(rows[0])-len(head))...))
 		}
 	}
+	return safeCSV(rows)
+}
+
+// tablesCSV has the tables of the sections, of the runs and over all of them.
+func tablesCSV(x index) ([]byte, error) {
+	rows := append([][]string{{"run", "section", "table", "row", "head", "column", "text", "value"}}, tables("", x.Sections)...)
+	for _, v := range x.Runs {
+		rows = append(rows, tables(v.Record.Run, v.Sections)...)
+	}
+	return safeCSV(rows)
+}
+
+func safeCSV(rows [][]string) ([]byte, error) {
 	for _, row := range rows {
 		for i, c := range row {
 			row[i] = noFormula(c)
 		}
 	}
-	err := w.WriteAll(rows)
+	var b bytes.Buffer
+	err := csv.NewWriter(&b).WriteAll(rows)
 	return b.Bytes(), err
 }
 
@@ -194,6 +210,7 @@ func asMarkdown(x index) string {
 			line(c.Title, c.Kind, c.C.Verdict, c.Line)
 		}
 	}
+	sectionsMarkdown(&b, "##", x.Sections, line)
 	for _, v := range x.Runs {
 		fmt.Fprintf(&b, "\n## %s\n\n%s, %s, arm %s, %s, %s; gates %d of %d passed\n\n", mark(v.Name), v.State, v.Record.Verdict, mark(v.Record.Arm), v.Record.Reset, v.Date, v.Passed, v.Gates)
 		if v.Failure != "" {
@@ -220,6 +237,7 @@ func asMarkdown(x index) string {
 		for _, c := range v.Caveats {
 			fmt.Fprintf(&b, "- caveat: %s\n", mark(c))
 		}
+		sectionsMarkdown(&b, "###", v.Sections, line)
 	}
 	if len(x.None) > 0 {
 		b.WriteString("\n## Runs without a record\n\n")

@@ -504,12 +504,12 @@ func TestMarks(t *testing.T) {
 	if n, _ := bars(r.Timeline()); n != steps {
 		t.Errorf("the timeline has %d bars for %d steps", n, steps)
 	}
-	// restore, two gates, resume, readiness, gate, reseed of 7 rollouts; four clocks of the 4 that are measured.
-	if n, marks := bars(r.Resets()); n != 7*7 || marks != 4*4 {
+	// restore, three gates, resume, readiness, gate, reseed of 7 rollouts; four clocks of the 4 that are measured.
+	if n, marks := bars(r.Resets()); n != 8*7 || marks != 4*4 {
 		t.Errorf("the resets have %d bars and %d marks", n, marks)
 	}
 	text := pageOf(t, write(t, Input{Runs: []*Run{r}}))
-	if n := strings.Count(text, `<rect class="bar`); n != steps+7*7 {
+	if n := strings.Count(text, `<rect class="bar`); n != steps+8*7 {
 		t.Errorf("the page has %d bars", n)
 	}
 	// Four series of four points each, and three of memory.
@@ -532,8 +532,8 @@ func TestMarks(t *testing.T) {
 func TestDiagram(t *testing.T) {
 	r := load(t, recordtest.Run{Rollouts: 4, Controls: true, Gate: "locks", Verdict: engine.Fail})
 	d := r.Diagram()
-	// mount, dump, release; 12 steps of both controls and of a measured rollout.
-	if len(d.Nodes) != 3+3*12 || len(d.Alike) != 1 || !strings.Contains(d.Alike[0], "Rollout 2 stands for 3, 4, 5") {
+	// mount, dump, release; 13 steps of both controls and of a measured rollout.
+	if len(d.Nodes) != 3+3*13 || len(d.Alike) != 1 || !strings.Contains(d.Alike[0], "Rollout 2 stands for 3, 4, 5") {
 		t.Errorf("%d nodes, %v", len(d.Nodes), d.Alike)
 	}
 	bad := 0

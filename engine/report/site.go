@@ -104,6 +104,7 @@ type index struct {
 	Runs        []*view
 	Comparisons []*comparison
 	Experiments []experimentView
+	Sections    []Section
 	Judging     string
 	None        []NoRecord
 	Uncompared  []NoRecord
@@ -158,6 +159,9 @@ func Write(dir string, in Input) error {
 	}
 	idx.Judging = in.Experiments.Method
 	idx.count()
+	if idx.Sections, err = gather(runs, siteSections); err != nil {
+		return &engine.Error{Op: "draw index", Err: err}
+	}
 	if err := w.page("index.html", "index", idx); err != nil {
 		return err
 	}

@@ -163,6 +163,7 @@ type view struct {
 	LedgerList   []ledgerRow
 	Reviews      []bench.Review
 	Pairs        []pair
+	Sections     []Section
 	evidenceByID map[string]file
 }
 
@@ -647,6 +648,10 @@ func see(r *Run, p page, slug string, evidence map[string]file) (*view, error) {
 	v.Headline = headline(v.Metrics)
 	v.steps()
 	v.shots()
+	var err error
+	if v.Sections, err = gather(r, runSections); err != nil {
+		return nil, err
+	}
 	return v, v.plots(metrics)
 }
 

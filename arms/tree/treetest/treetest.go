@@ -12,6 +12,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,7 +141,47 @@ func (h Harness) Execute(t testing.TB, arm engine.Arm, m bench.Manifest, reset s
 	if len(dir.Ledger.Open()) > 0 {
 		t.Errorf("the ledger still owns %+v", dir.Ledger.Open())
 	}
+	receipts, _, err := record.ReadEvents(dir.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told(t, receipts)
 	return res, by, r
+}
+
+// told requires that criu's own time of each dump and restore is known, and no
+// longer than the step in which it ran.
+func told(t testing.TB, receipts []bench.Receipt) {
+	t.Helper()
+	number := func(text string) int64 {
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			t.Errorf("%q is no number: %v", text, err)
+		}
+		return n
+	}
+	took := map[string]int64{} // of dump, and of the restore before each resume
+	for _, e := range receipts {
+		fact := map[string]string{"dump": "tool.criu.frozen-ns", "resume": "tool.criu.restore-ns"}[e.Kind]
+		if e.Event != "step" || e.Verdict != engine.Pass {
+			continue
+		}
+		prefix, _, _ := strings.Cut(e.Step, "/")
+		if e.Kind == "dump" || e.Kind == "restore" {
+			took[prefix] = number(string(e.End)) - number(string(e.Start))
+		}
+		if fact == "" {
+			continue
+		}
+		i := slices.IndexFunc(e.Facts, func(f bench.Fact) bool { return f.Name == fact })
+		if i < 0 || !e.Facts[i].Known {
+			t.Errorf("%s: criu's %s is not known: %+v", e.Step, fact, e.Facts)
+			continue
+		}
+		if own := number(e.Facts[i].Value); own <= 0 || own > took[prefix] {
+			t.Errorf("%s: criu took %d ns by its own account, the step %d", e.Step, own, took[prefix])
+		}
+	}
 }
 
 // TwentyResets runs the whole plan with twenty resets.

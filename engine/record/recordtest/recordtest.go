@@ -12,6 +12,8 @@ import (
 	"image"
 	"image/color"
 	"image/png"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,12 +34,14 @@ type Run struct {
 	// Rollouts that are measured, warm-ups, and whether the two controls come first.
 	Rollouts, Warmups int
 	Controls          bool
-	// Gate that ends with Verdict in each rollout, with these findings: locks, live, canary.
+	// Gate that ends with Verdict in each rollout, with these findings: locks, mounts, state, live, canary.
 	Gate     string
 	Verdict  bench.Verdict
 	Findings []bench.Finding
 	// Evidence that the gate live leaves, by name.
 	Evidence map[string][]byte
+	// Tools has dumps and restores tell what a tool says of itself.
+	Tools bool
 	// Pictures before and after each act.
 	Pictures bool
 	// Facts of the host, and declared differences.
@@ -173,7 +177,11 @@ func (o Run) plan() *engine.Builder {
 		start := step(first, first, nil, last)
 		locks := step("gate", "gate-locks", bench.GateParams{Gate: "locks"}, start)
 		mounts := step("gate", "gate-mounts", bench.GateParams{Gate: "mounts"}, start)
-		resume := step("resume", "resume", nil, locks, mounts)
+		judged := []engine.Promise[int]{locks, mounts}
+		if o.Reset == "restore" {
+			judged = append(judged, step("gate", "gate-state", bench.GateParams{Gate: "state"}, start))
+		}
+		resume := step("resume", "resume", nil, judged...)
 		ready := step("readiness", "readiness", nil, resume)
 		live := step("gate", "gate-live", bench.GateParams{Gate: "live"}, ready)
 		reseed := step("reseed", "reseed", nil, live)
@@ -199,6 +207,12 @@ func (o Run) bindings() engine.Bindings {
 				stop := engine.StartSpan(ctx, "criu")
 				time.Sleep(time.Millisecond)
 				stop()
+			case "dump", "resume":
+				if own := map[string]map[string]int{"dump": {"criu.frozen-ns": 5e6}, "resume": {"criu.restore-ns": 4e6, "criu.pages-restored": 200}}[kind]; o.Tools {
+					for _, name := range slices.Sorted(maps.Keys(own)) {
+						fact("tool."+name, own[name])
+					}
+				}
 			case "readiness":
 				fact("first_answer_ns", x.SinceStart(time.Now()).Nanoseconds())
 				time.Sleep(time.Millisecond)

@@ -1,0 +1,57 @@
+package tree
+
+import (
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// criuWork is the folder, of a checkpoint and of a restored tenancy, in which criu
+// leaves its log and its statistics.
+const criuWork = "criu"
+
+// count is a number that criu wrote down of itself.
+type count struct {
+	name  string
+	value any
+}
+
+// own are facts of criu's statistics: its own times, in nanoseconds, and counts of
+// pages. They are named "tool.criu."; where there are none, that is unknown.
+func own(file string, err error, counts ...count) (list []bench.Fact) {
+	for _, c := range counts {
+		name, value := "tool.criu."+c.name, c.value
+		if d, is := value.(time.Duration); is {
+			name, value = name+"-ns", d.Nanoseconds()
+		}
+		f := bench.Fact{Name: name, View: engine.ViewHost}
+		if err != nil {
+			f.Reason = err.Error()
+		} else {
+			f.Known, f.Value, f.Source = true, fmt.Sprint(value), file
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// dumpFacts are what criu says of the dump that made the checkpoint in dir.
+func dumpFacts(dir string) []bench.Fact {
+	s, err := criu.ReadDumpStats(filepath.Join(dir, criuWork))
+	return own("stats-dump", err, count{"freezing", s.Freezing}, count{"frozen", s.Frozen}, count{"memory-dump", s.MemDump}, count{"memory-write", s.MemWrite},
+		count{"pages-scanned", s.PagesScanned}, count{"pages-written", s.PagesWritten})
+}
+
+// RestoreFacts are what criu says of the restore that the tenancy began with; none
+// of one that was started cold, or of no tenancy.
+func (t *Tenancy) RestoreFacts() []bench.Fact {
+	if t == nil || t.From == nil {
+		return nil
+	}
+	s, err := criu.ReadRestoreStats(filepath.Join(t.Dir, criuWork))
+	return own("stats-restore", err, count{"restore", s.Restore}, count{"forking", s.Forking}, count{"pages-restored", s.PagesRestored}, count{"pages-left", s.PagesSkipped})
+}
