@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -38,7 +39,8 @@ type Options struct {
 // which they are given to the kernel. None is left to the module's defaults,
 // which distributions change.
 //
-//	uuid=null             the same at dump and restore: st_dev and file handles do not name the overlay
+//	uuid=null             the same at dump and restore: st_dev and file handles do not name the overlay. Before
+//	                      Linux 6.6 the option is unknown, and the only behaviour is what it asks for
 //	index=on              hard links stay one inode over copy-up
 //	nfs_export            see Options
 //	metacopy=off          a copied-up file is complete, so that an upper means something alone
@@ -63,7 +65,7 @@ func (o Options) settings() [][2]string {
 // upper or work directory of another overlay that still lives.
 //
 // Layers are handed over as file descriptors (Linux 6.13), else one string each
-// (6.5), else in one option string of mount(2), which a page bounds.
+// (6.7), else in one option string of mount(2), which a page bounds.
 func Mount(o Options) error {
 	if err := o.check(); err != nil {
 		return &engine.Error{Op: "mount overlay", Err: err}
@@ -71,9 +73,10 @@ func Mount(o Options) error {
 	if err := o.inherit(); err != nil {
 		return &engine.Error{Op: "prepare upper directory", Err: err}
 	}
+	settings := o.settings()
 	err := mountByFD(o)
 	if errors.Is(err, errTooOld) {
-		err = mountByString(o)
+		settings, err = mountByString(o, unix.Mount)
 	}
 	if err != nil {
 		hint := ""
@@ -82,7 +85,7 @@ func Mount(o Options) error {
 		}
 		return &engine.Error{Op: "mount overlay", Err: fmt.Errorf("at %s: %w", o.Target, err), Hint: hint}
 	}
-	if err := o.readBack(); err != nil {
+	if err := o.readBack(settings); err != nil {
 		if e := unix.Unmount(o.Target, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); e != nil {
 			err = errors.Join(err, fmt.Errorf("unmount %s: %w", o.Target, e))
 		}
@@ -147,7 +150,7 @@ func mountByFD(o Options) error {
 	}
 	for i, dir := range o.Lower {
 		if err := setLayer(fs, "lowerdir+", dir); err != nil {
-			if i == 0 && errors.Is(err, unix.EINVAL) {
+			if i == 0 && tooOld(err) {
 				return errTooOld
 			}
 			return err
@@ -182,6 +185,11 @@ func mountByFD(o Options) error {
 	}
 	return nil
 }
+
+// tooOld says whether a kernel that refuses the first layer with err does not know
+// lowerdir+: EINVAL where overlayfs has the new interface without it (6.5, 6.6),
+// EOPNOTSUPP where it has only the old one behind the new (before, vfs_fsconfig_locked).
+func tooOld(err error) bool { return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) }
 
 // setLayer gives one directory, by descriptor where the kernel takes it.
 func setLayer(fs int, key, dir string) error {
@@ -219,16 +227,26 @@ func messages(fs int) string {
 	return " (kernel: " + strings.Join(all, "; ") + ")"
 }
 
-func mountByString(o Options) error {
-	options, err := o.optionString()
+// mountByString mounts with mount(2) and returns the settings that were given: all,
+// or all but uuid where the kernel does not know that.
+func mountByString(o Options, mount func(source, target, fstype string, flags uintptr, data string) error) ([][2]string, error) {
+	settings := o.settings()
+	options, err := o.optionString(settings)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return unix.Mount("overlay", o.Target, "overlay", 0, options)
+	err = mount("overlay", o.Target, "overlay", 0, options)
+	if errors.Is(err, unix.EINVAL) {
+		older := slices.DeleteFunc(slices.Clone(settings), func(s [2]string) bool { return s[0] == "uuid" })
+		if options, e := o.optionString(older); e == nil && mount("overlay", o.Target, "overlay", 0, options) == nil {
+			return older, nil
+		}
+	}
+	return settings, err
 }
 
 // optionString escapes what overlayfs takes for a separator (overlayfs.rst).
-func (o Options) optionString() (string, error) {
+func (o Options) optionString(settings [][2]string) (string, error) {
 	comma := strings.NewReplacer(`\`, `\\`, `,`, `\,`)
 	colon := strings.NewReplacer(`\`, `\\`, `,`, `\,`, `:`, `\:`)
 	var b strings.Builder
@@ -240,14 +258,14 @@ func (o Options) optionString() (string, error) {
 		b.WriteString(colon.Replace(dir))
 	}
 	b.WriteString(",upperdir=" + comma.Replace(o.Upper) + ",workdir=" + comma.Replace(o.Work))
-	for _, s := range o.settings() {
+	for _, s := range settings {
 		b.WriteString("," + s[0] + "=" + s[1])
 	}
 	if o.Volatile {
 		b.WriteString(",volatile")
 	}
 	if b.Len() >= os.Getpagesize() {
-		return "", fmt.Errorf("%w: %d layers need %d bytes of options, mount(2) takes less than a page; Linux 6.5 has no such bound",
+		return "", fmt.Errorf("%w: %d layers need %d bytes of options, mount(2) takes less than a page; Linux 6.7 has no such bound",
 			engine.ErrRefused, len(o.Lower), b.Len())
 	}
 	return b.String(), nil
@@ -256,8 +274,9 @@ func (o Options) optionString() (string, error) {
 // parameters of the overlay module hold the defaults, which mountinfo does not show.
 const parameters = "/sys/module/overlay/parameters/"
 
-// readBack compares the effective options with those asked for.
-func (o Options) readBack() error {
+// readBack compares the effective options with the settings that were given. A kernel
+// that knows uuid but was not given it would show it only if it had another meaning.
+func (o Options) readBack(settings [][2]string) error {
 	info, err := mountAt(o.Target)
 	if err != nil {
 		return err
@@ -267,7 +286,10 @@ func (o Options) readBack() error {
 		k, v, _ := strings.Cut(opt, "=")
 		shown[k] = v
 	}
-	for _, s := range o.settings() {
+	if have, there := shown["uuid"]; there && !slices.ContainsFunc(settings, func(s [2]string) bool { return s[0] == "uuid" }) {
+		return fmt.Errorf("%w: the kernel mounted with uuid=%s, which it was not given", engine.ErrRefused, have)
+	}
+	for _, s := range settings {
 		have, ok := shown[s[0]]
 		if !ok {
 			if have, err = defaultOf(s[0]); err != nil {

@@ -156,11 +156,11 @@ func TestMountHasTheOptionsItWasGiven(t *testing.T) {
 	}
 	o := p.Options
 	o.NFSExport = false
-	if err := o.readBack(); !errors.Is(err, engine.ErrRefused) {
+	if err := o.readBack(o.settings()); !errors.Is(err, engine.ErrRefused) {
 		t.Errorf("another nfs_export passes: %v", err)
 	}
 	o.Target = t.TempDir()
-	if err := o.readBack(); !errors.Is(err, engine.ErrUnknown) {
+	if err := o.readBack(o.settings()); !errors.Is(err, engine.ErrUnknown) {
 		t.Errorf("nothing mounted passes: %v", err)
 	}
 	o.Lower = []string{"relative"}
@@ -206,7 +206,7 @@ func TestManyLayersAndOddNames(t *testing.T) {
 		t.Errorf("the topmost layer is %s", have)
 	}
 	o := p.Options
-	if _, err := o.optionString(); !errors.Is(err, engine.ErrRefused) {
+	if _, err := o.optionString(o.settings()); !errors.Is(err, engine.ErrRefused) {
 		t.Errorf("an option string of more than a page: %v", err)
 	}
 	p.unmount()
@@ -215,12 +215,47 @@ func TestManyLayersAndOddNames(t *testing.T) {
 	must(t, os.RemoveAll(o.Work))
 	must(t, os.RemoveAll(o.Upper))
 	mkdir(t, o.Work, o.Upper)
-	must(t, mountByString(o))
-	must(t, o.readBack())
+	settings, err := mountByString(o, unix.Mount)
+	must(t, err)
+	must(t, o.readBack(settings))
 	if have := text(t, p.path("/top")); have != "79" {
 		t.Errorf("the topmost layer is %s", have)
 	}
 	p.unmount()
+}
+
+// The distribution's kernel of the day is older than the newest interface: Debian 12's
+// 6.1 says EOPNOTSUPP to a layer by descriptor, and has no uuid=null, which is the
+// only thing that it can do. Seen in host-vm.
+func TestOlderKernels(t *testing.T) {
+	for err, want := range map[error]bool{unix.EINVAL: true, unix.EOPNOTSUPP: true, unix.EPERM: false, unix.ENOENT: false} {
+		if have := tooOld(fmt.Errorf("set lowerdir+: %w", err)); have != want {
+			t.Errorf("%v: too old is %t", err, have)
+		}
+	}
+	o := Options{Lower: []string{"/l"}, Upper: "/u", Work: "/w", Target: "/t", NFSExport: true}
+	var tried []string
+	kernel := func(_, _, _ string, _ uintptr, data string) error {
+		tried = append(tried, data)
+		if strings.Contains(data, "uuid=") {
+			return unix.EINVAL
+		}
+		return nil
+	}
+	settings, err := mountByString(o, kernel)
+	must(t, err)
+	if len(settings) != len(o.settings())-1 || len(tried) != 2 || strings.Replace(tried[0], ",uuid=null", "", 1) != tried[1] {
+		t.Errorf("given %v after %q", settings, tried)
+	}
+	never := func(string, string, string, uintptr, string) error { return unix.EINVAL }
+	if _, err := mountByString(o, never); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("a kernel that takes neither: %v", err)
+	}
+	// One that was given no uuid and shows one is not believed.
+	p := over(t, t.TempDir(), image(t, sample(t)))
+	if err := p.readBack(settings); !errors.Is(err, engine.ErrRefused) {
+		t.Errorf("a uuid that nobody gave: %v", err)
+	}
 }
 
 func TestSealedLayerInSeveralOverlaysAtOnce(t *testing.T) {
@@ -460,7 +495,7 @@ func TestVolatile(t *testing.T) {
 	defer unix.Unmount(o.Target, unix.MNT_DETACH)
 	must(t, CopyUp(o.Target, o.Upper, []string{"/etc/plain"}))
 	o.Volatile = false
-	if err := o.readBack(); !errors.Is(err, engine.ErrRefused) {
+	if err := o.readBack(o.settings()); !errors.Is(err, engine.ErrRefused) {
 		t.Errorf("volatile passes as not volatile: %v", err)
 	}
 	must(t, unix.Unmount(o.Target, 0))
