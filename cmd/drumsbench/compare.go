@@ -119,13 +119,16 @@ func unsound(v verified) error {
 		e.Err = fmt.Errorf("%w: %s: an engine or a sweep works in it", engine.ErrUnknown, v.Run)
 		return e
 	}
-	text := ""
-	if len(v.Problems) > 0 {
-		p := v.Problems[0]
-		text = fmt.Sprintf(": %s: %s", p.File, printable(p.Text))
-	}
-	e.Err = fmt.Errorf("%w: %s is not sound but %s%s", engine.ErrUnknown, v.Run, v.State, text)
+	e.Err = fmt.Errorf("%w: %s is not sound but %s", engine.ErrUnknown, v.Run, v.why())
 	return e
+}
+
+// why a run is not sound: its state, and the first problem.
+func (v verified) why() string {
+	if len(v.Problems) == 0 {
+		return v.State
+	}
+	return fmt.Sprintf("%s: %s: %s", v.State, v.Problems[0].File, printable(v.Problems[0].Text))
 }
 
 // compiledPlan is the digest of the plan that a manifest has for a reset.

@@ -126,13 +126,21 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 			break
 		}
 	}
-	if err := printRuns(g, dirs, records, true); err != nil {
+	whole := context.WithoutCancel(ctx) // an interrupted run has its tables too
+	runs, err := readRuns(whole, dirs)
+	if err != nil {
+		return err
+	}
+	if err := printRuns(g, runs, true, comparable(whole, runs)); err != nil {
 		return err
 	}
 	if err := printKept(g, kept); err != nil {
 		return err
 	}
 	worst := worstExit(records)
+	if code := shownExit(runs); worst == codeDone && code != codeDone {
+		worst = code
+	}
 	if len(dirs) > 1 && ctx.Err() == nil {
 		refused, err := c.compare(ctx, g, dirs)
 		if err != nil {

@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -27,9 +28,11 @@ type showCmd struct {
 // Help teaches the command.
 func (showCmd) Help() string {
 	return `Prints tables of runs, made from their records and from nothing else: verdict, gates, controls,
-scores and memory; then, of runs that passed, the clocks of the resets. A run that did not pass
-shows its failure and no number. Controls, the rollouts in which nobody or the oracle acts, are
-shown by their scores and give no other number.
+scores and memory; then, of runs that passed, the clocks of the resets. Each run's directory is verified
+first, as drumsbench verify does: one that is not sound, or did not pass, shows its failure and no
+number. Controls, the rollouts in which nobody or the oracle acts, are shown by their scores and give
+no other number. A 95th percentile takes 20 rollouts; a restore stands beside a cold start only where
+drumsbench compare allows it.
 
 Examples:
 
@@ -37,44 +40,121 @@ Examples:
   drumsbench show --gates runs/rename-20261201T101500.000
   drumsbench show --pictures runs/rename-20261201T101500.000
 
-Exit codes: 0 printed, 1 a record or a picture is missing or not what it was, 2 wrong usage.`
+Exit codes: 0 printed, 1 a record or a picture cannot be read, 2 wrong usage, 3 a run is not sound: with -o json, --gates
+and --pictures nothing is printed then.`
 }
 
 // Run prints the tables.
-func (c showCmd) Run(_ context.Context, g *globals) error {
-	var dirs []string
-	var records []bench.Record
-	for _, path := range c.Runs {
-		found := []string{path}
-		if _, err := os.Stat(filepath.Join(path, record.RecordFile)); err != nil {
-			files, gerr := filepath.Glob(filepath.Join(path, "*", record.RecordFile))
-			if gerr != nil || len(files) == 0 {
-				return &engine.Error{Op: "read record", Err: err, Hint: "name a run directory, or a folder of them"}
-			}
-			found = found[:0]
-			for _, f := range files {
-				found = append(found, filepath.Dir(f))
-			}
-		}
-		for _, dir := range found {
-			r, err := readRecord(dir)
-			if err != nil {
-				return err
-			}
-			dirs, records = append(dirs, dir), append(records, r)
-		}
-	}
+func (c showCmd) Run(ctx context.Context, g *globals) error {
 	switch {
 	case c.Gates && c.Pictures:
 		return usage("--gates or --pictures, not both")
 	case len(c.Rollout) > 0 && !c.Pictures:
 		return usage("--rollout is of --pictures")
+	}
+	dirs, err := runDirs(c.Runs)
+	if err != nil {
+		return err
+	}
+	dirs = slices.DeleteFunc(dirs, handOnly)
+	runs, err := readRuns(ctx, dirs)
+	if err != nil {
+		return err
+	}
+	if g.json() || c.Gates || c.Pictures { // what has no place for a word beside it is not said of a run that cannot be believed
+		for _, r := range runs {
+			if r.state.State != runSound {
+				return unsoundFor("show runs", r.state)
+			}
+		}
+	}
+	switch {
 	case c.Gates:
-		return printGates(g, records)
+		return printGates(g, recordsOf(runs))
 	case c.Pictures:
 		return printPictures(g, dirs, c.Rollout)
 	}
-	return printRuns(g, dirs, records, !c.Brief)
+	if err := printRuns(g, runs, !c.Brief, comparable(ctx, runs)); err != nil {
+		return err
+	}
+	return exitCode(shownExit(runs))
+}
+
+// shownRun is a run as show and run print it.
+type shownRun struct {
+	dir    string
+	record bench.Record
+	// state is what the check of the directory found. No number comes of a run that is not sound.
+	state verified
+}
+
+// readRuns checks the directories and reads their records, as they lie there.
+func readRuns(ctx context.Context, dirs []string) (list []shownRun, err error) {
+	for _, dir := range dirs {
+		r := shownRun{dir: dir}
+		if r.state, err = verifyRun(ctx, dir, false); err != nil {
+			return nil, err
+		}
+		r.record, err = readRecord(dir)
+		switch {
+		case r.state.State == runSound && err != nil:
+			return nil, err
+		case err != nil: // it is said what is wrong with the run
+			r.record = bench.Record{Run: filepath.Base(dir)}
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// counts says whether numbers come of the run.
+func (r shownRun) counts() bool {
+	return r.state.State == runSound && r.record.Verdict == engine.RunPassed
+}
+
+// verdict of the run, or why there is none that could be believed.
+func (r shownRun) verdict() string {
+	if r.state.State != runSound {
+		return "not sound"
+	}
+	return string(r.record.Verdict)
+}
+
+func recordsOf(runs []shownRun) (list []bench.Record) {
+	for _, r := range runs {
+		list = append(list, r.record)
+	}
+	return list
+}
+
+// shownExit is 3 where a run is not as it was written.
+func shownExit(runs []shownRun) int {
+	for _, r := range runs {
+		if r.state.State != runSound {
+			return codeBlocked
+		}
+	}
+	return codeDone
+}
+
+// comparable says of two of the runs why a number of one may not stand beside the
+// other's; empty where it may.
+func comparable(ctx context.Context, runs []shownRun) func(a, b int) (string, error) {
+	return func(a, b int) (string, error) {
+		out, err := compareRuns(ctx, []string{runs[a].dir, runs[b].dir})
+		if err != nil {
+			return "", err
+		}
+		for _, c := range out.Comparisons {
+			for _, why := range c.Refusals {
+				return why.Subject + ": " + why.Text, nil
+			}
+			if c.Verdict == compare.Allowed {
+				return "", nil
+			}
+		}
+		return "nothing was compared", nil
+	}
 }
 
 func readRecord(dir string) (r bench.Record, err error) {
@@ -90,29 +170,35 @@ func readRecord(dir string) (r bench.Record, err error) {
 }
 
 // printRuns prints what the records say: for people the tables and, beneath them,
-// why a run did not pass; for programs the records.
-func printRuns(g *globals, dirs []string, records []bench.Record, reasons bool) error {
+// why a run did not pass; for programs the records. Two of them stand beside each
+// other where beside has no reason against it.
+func printRuns(g *globals, runs []shownRun, reasons bool, beside func(a, b int) (string, error)) error {
 	if g.json() {
-		return printJSON(g.Stdout, records)
+		return printJSON(g.Stdout, recordsOf(runs))
 	}
 	var b strings.Builder
-	sums := make([]summary, len(records))
-	for i, r := range records {
+	sums := make([]summary, len(runs))
+	for i, r := range runs {
 		sums[i] = summarize(r)
 	}
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "RUN\tARM\tRESET\tLOCKS\tVERDICT\tGATES\tCONTROLS\tROLLOUTS\tSCORE\tMEMORY")
-	for i, r := range records {
+	for i, r := range runs {
 		s := sums[i]
-		row(t, r.Run, armOf(r), r.Reset, r.Settings["locks"], string(r.Verdict), s.gates, s.controls, s.rollouts, s.score, s.memory)
+		row(t, printable(r.record.Run), armOf(r.record), r.record.Reset, r.record.Settings["locks"], r.verdict(), s.gates, s.controls, s.rollouts, s.score, s.memory)
 	}
 	t.Flush()
-	writeTimes(&b, records, sums)
-	for i, r := range records {
-		if reasons && r.Verdict != engine.RunPassed {
-			writeReasons(&b, r)
+	if err := writeTimes(&b, runs, sums, beside); err != nil {
+		return err
+	}
+	for _, r := range runs {
+		switch {
+		case r.state.State != runSound:
+			fmt.Fprintf(&b, "\n%s: not sound, no number comes of it: %s; see: drumsbench verify %s\n", printable(r.record.Run), printable(r.state.why()), r.dir)
+		case reasons && r.record.Verdict != engine.RunPassed:
+			writeReasons(&b, r.record)
 		}
-		fmt.Fprintf(&b, "record  %s\n", filepath.Join(dirs[i], record.RecordFile))
+		fmt.Fprintf(&b, "record  %s\n", filepath.Join(r.dir, record.RecordFile))
 	}
 	return printText(g.Stdout, b.String())
 }

@@ -10,24 +10,27 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/aclements/go-moremath/stats"
-
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/stats"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
-// summary is what a record's lines in the tables are made of. Of a run that did
-// not pass it has the gates and no number.
+// summary is what a run's lines in the tables are made of. Of a run that did not
+// pass it has the gates and no number, of one that is not sound nothing.
 type summary struct {
 	gates, controls, rollouts, score, memory string
-	// n counts the rollouts that were measured: neither controls nor warm-ups.
+	// n counts the rollouts that numbers come of: valid, and neither controls nor warm-ups.
 	n int
 	// Clocks of the resets in ms.
 	mechanism, answer, ready, usable, repair []float64
 }
 
-func summarize(r bench.Record) summary {
+func summarize(run shownRun) summary {
+	if run.state.State != runSound {
+		return summary{}
+	}
+	r := run.record
 	passed, gates := 0, 0
 	for _, s := range r.Steps {
 		if s.Kind == "gate" {
@@ -38,10 +41,10 @@ func summarize(r bench.Record) summary {
 		}
 	}
 	out := summary{gates: fmt.Sprintf("%d/%d", passed, gates)}
-	if r.Verdict != engine.RunPassed {
+	if !run.counts() {
 		return out // a run that did not pass yields no number
 	}
-	success := 0
+	success, measured := 0, 0
 	scores := map[string]int{}
 	var controls []string
 	var dirty, harness []float64
@@ -53,11 +56,15 @@ func summarize(r bench.Record) summary {
 		if o.Warmup {
 			continue
 		}
-		out.n++
+		measured++
 		if o.Class == record.Success {
 			success++
 		}
 		scores[scoreText(o.Before)+"->"+scoreText(o.After)]++
+		if o.Class != record.Success && o.Class != record.FailedValid {
+			continue
+		}
+		out.n++
 		if c := o.Clocks; c != nil {
 			appendScaled(&out.mechanism, c.Mechanism, ms)
 			appendScaled(&out.answer, c.Answer, ms)
@@ -73,7 +80,7 @@ func summarize(r bench.Record) summary {
 		}
 	}
 	out.controls = strings.Join(controls, " ")
-	out.rollouts = fmt.Sprintf("%d/%d", success, out.n)
+	out.rollouts = fmt.Sprintf("%d/%d", success, measured)
 	var parts []string
 	for _, s := range slices.Sorted(maps.Keys(scores)) {
 		parts = append(parts, fmt.Sprintf("%s x%d", s, scores[s]))
@@ -81,9 +88,9 @@ func summarize(r bench.Record) summary {
 	out.score = strings.Join(parts, ", ")
 	// All or none: a median over some of the slots is of which ones?
 	if out.n > 0 && len(dirty) == out.n && len(harness) == out.n {
-		out.memory = fmt.Sprintf("%.1f", quantile(dirty, 0.5))
-		if beside := quantile(harness, 0.5); beside > 0 {
-			out.memory += fmt.Sprintf("+%.1f", beside)
+		out.memory = estimated(stats.Median(dirty))
+		if beside := stats.Median(harness); beside.Value != nil && *beside.Value > 0 {
+			out.memory += "+" + estimated(beside)
 		}
 	}
 	return out
@@ -107,17 +114,21 @@ func appendScaled(list *[]float64, v bench.Int64, unit float64) {
 	}
 }
 
-func quantile(xs []float64, q float64) float64 {
-	s := stats.Sample{Xs: xs}
-	return s.Quantile(q)
+// estimated is a number, or a dash where the sample is too small for it.
+func estimated(e bench.Estimate) string {
+	if e.Value == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", *e.Value)
 }
 
-// times is "p50/p95" of a sample in ms. A sample that is not of all n rollouts says so.
+// times is "p50/p95" of a sample in ms, the latter where the sample suffices. A
+// sample that is not of all n rollouts says so.
 func times(sample []float64, n int) string {
 	if len(sample) == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("%.1f/%.1f", quantile(sample, 0.5), quantile(sample, 0.95))
+	text := estimated(stats.Median(sample)) + "/" + estimated(stats.Percentile(sample, 0.95))
 	if len(sample) != n {
 		text += fmt.Sprintf(" of %d", len(sample))
 	}
@@ -125,32 +136,42 @@ func times(sample []float64, n int) string {
 }
 
 // writeTimes writes the clocks of the runs that passed, and beneath them what a
-// restore saves: each one beside the cold start of the same workload.
-func writeTimes(b *strings.Builder, records []bench.Record, sums []summary) {
+// restore saves: each one beside the cold start of the same workload, where a
+// comparison of the two is allowed.
+func writeTimes(b *strings.Builder, runs []shownRun, sums []summary, beside func(a, b int) (string, error)) error {
 	b.WriteString("memory is what one slot alone has written, median in MiB, before anybody acts; +x is of what runs beside it\n")
 	if !slices.ContainsFunc(sums, func(s summary) bool { return s.n > 0 }) {
-		return
+		return nil
 	}
 	b.WriteString("\n")
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "RUN\tN\tRETURNED\tANSWER\tREADY\tUSABLE\tREPAIR")
 	for i, s := range sums {
 		if s.n > 0 {
-			name := records[i].Run
-			if engine.Emulated(records[i].Facts) {
+			name := printable(runs[i].record.Run)
+			if engine.Emulated(runs[i].record.Facts) {
 				name += " (emulated)"
 			}
 			row(t, name, strconv.Itoa(s.n), times(s.mechanism, s.n), times(s.answer, s.n), times(s.ready, s.n), times(s.usable, s.n), times(s.repair, s.n))
 		}
 	}
 	t.Flush()
-	b.WriteString("p50/p95 of n resets in ms from their start: the mechanism RETURNED, the guest's first ANSWER, the rule of readiness held (READY),\nreseeded and gated (USABLE); REPAIR is the part of it that put locks back\n")
-	for _, p := range pairs(records, sums) {
+	b.WriteString("p50/p95 of n resets in ms from their start, - where n is too small: the mechanism RETURNED, the guest's first ANSWER, the rule of readiness\nheld (READY), reseeded and gated (USABLE); REPAIR is the part of it that put locks back\n")
+	for _, p := range pairs(recordsOf(runs), sums) {
 		restore, cold := sums[p[0]], sums[p[1]]
-		fmt.Fprintf(b, "%s: cold ready p50 %.1f p95 %.1f (n %d) beside restore usable p50 %.1f p95 %.1f (n %d)\n", records[p[0]].Run,
-			quantile(cold.ready, 0.5), quantile(cold.ready, 0.95), len(cold.ready),
-			quantile(restore.usable, 0.5), quantile(restore.usable, 0.95), len(restore.usable))
+		why, err := beside(p[0], p[1])
+		if err != nil {
+			return err
+		}
+		name := printable(runs[p[0]].record.Run)
+		if why != "" {
+			fmt.Fprintf(b, "%s is not put beside its cold start: %s\n", name, printable(why))
+			continue
+		}
+		fmt.Fprintf(b, "%s: cold ready p50/p95 %s (n %d) beside restore usable p50/p95 %s (n %d)\n", name,
+			times(cold.ready, len(cold.ready)), len(cold.ready), times(restore.usable, len(restore.usable)), len(restore.usable))
 	}
+	return nil
 }
 
 // pairs are the indices of a restore and of the cold start of one experiment:

@@ -2,14 +2,18 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/record/recordtest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -33,8 +37,18 @@ func recordOf(run, reset string, verdict bench.RunVerdict, rollouts ...bench.Rol
 // printed is what the command prints, without the spaces that line columns up.
 func printed(t *testing.T, records ...bench.Record) string {
 	t.Helper()
+	return printedBeside(t, "", records...)
+}
+
+// printedBeside is the same where why keeps runs from standing beside each other.
+func printedBeside(t *testing.T, why string, records ...bench.Record) string {
+	t.Helper()
 	var out bytes.Buffer
-	if err := printRuns(&globals{Output: "plain", Stdout: &out}, make([]string, len(records)), records, false); err != nil {
+	var runs []shownRun
+	for _, r := range records {
+		runs = append(runs, shownRun{record: r, state: verified{State: runSound}})
+	}
+	if err := printRuns(&globals{Output: "plain", Stdout: &out}, runs, false, func(int, int) (string, error) { return why, nil }); err != nil {
 		t.Fatal(err)
 	}
 	var lines []string
@@ -63,9 +77,10 @@ func TestShow(t *testing.T) {
 		// Controls and warm-ups are in no number.
 		"a/drums-restore drums restore repair passed 1/2 none=0.0 oracle=1.0 3/3 0.0->1.0 x3 2.0",
 		"a/drums-cold drums cold repair passed 1/2 none=0.0 oracle=1.0 2/2 0.0->1.0 x2 4.0+0.5",
-		"a/drums-restore 3 1.0/1.0 2.0/2.0 22.0/24.0 34.0/38.0 5.0/5.0 of 1",
-		"a/drums-cold 2 1.0/1.0 2.0/2.0 50.0/50.0 60.0/60.0 -",
-		"a/drums-restore: cold ready p50 50.0 p95 50.0 (n 2) beside restore usable p50 34.0 p95 38.0 (n 3)",
+		// A 95th percentile takes 20.
+		"a/drums-restore 3 1.0/- 2.0/- 22.0/- 34.0/- 5.0/- of 1",
+		"a/drums-cold 2 1.0/- 2.0/- 50.0/- 60.0/- -",
+		"a/drums-restore: cold ready p50/p95 50.0/- (n 2) beside restore usable p50/p95 34.0/- (n 3)",
 	} {
 		if !strings.Contains(got+"\n", want+"\n") {
 			t.Errorf("%q is missing in\n%s", want, got)
@@ -74,6 +89,79 @@ func TestShow(t *testing.T) {
 	if strings.Contains(got, "9000") {
 		t.Errorf("a control or warm-up is in a number:\n%s", got)
 	}
+	// What may not be compared does not stand side by side.
+	got = printedBeside(t, "kernel: it is another one", restore, cold)
+	if strings.Contains(got, "beside restore") || !strings.Contains(got, "a/drums-restore is not put beside its cold start: kernel: it is another one\n") {
+		t.Errorf("a refused comparison:\n%s", got)
+	}
+	// From 20 on there is a 95th percentile, and what was not valid is in no clock.
+	long := recordOf("a/long", "restore", engine.RunPassed)
+	for i := range int64(20) {
+		long.Rollouts = append(long.Rollouts, measured(i, fmt.Sprint(20+i), fmt.Sprint(40+i), "1048576"))
+	}
+	lost := measured(20, "9000", "9000", "900000000")
+	lost.Class = record.VerifierUnavailable
+	long.Rollouts = append(long.Rollouts, lost)
+	// By Hyndman and Fan's eighth definition it lies at 20 x 0.95 + 1.95/3 = 19.65 of 20.
+	if got := printed(t, long); !strings.Contains(got, "a/long 20 1.0/1.0 2.0/2.0 29.5/38.6 49.5/58.6 -") || !strings.Contains(got, "20/21") || strings.Contains(got, "9000") {
+		t.Error(got)
+	}
+}
+
+// A run that is not as it was written gives no number, whatever its record says:
+// show, show -o json, --gates and --pictures.
+func TestShowDamage(t *testing.T) {
+	folder := t.TempDir()
+	recordtest.Run{Name: "x/whole", Rollouts: 6, Controls: true}.Make(t, filepath.Join(folder, "whole"))
+	code, out, errs := call(t, "show", folder)
+	if code != 0 || !strings.Contains(out, "x/whole  6 ") || !strings.Contains(out, "6/6") {
+		t.Fatalf("%d %s %s", code, out, errs)
+	}
+	for name, plant := range map[string]func(dir string) error{
+		// A clock that is quicker by an order of magnitude, in the record alone and in the chain alone.
+		"record": func(dir string) error {
+			return edit(filepath.Join(dir, record.RecordFile), regexp.MustCompile(`"usable":"\d+"`), `"usable":"123456789"`)
+		},
+		"chain": func(dir string) error {
+			return edit(filepath.Join(dir, record.EventsFile), regexp.MustCompile(`"end":"\d+"`), `"end":"1"`)
+		},
+		"verdict": func(dir string) error {
+			return edit(filepath.Join(dir, record.EventsFile), regexp.MustCompile(`"outcome":"passed"`), `"outcome":"failed"`)
+		},
+		"manifest": func(dir string) error {
+			return edit(filepath.Join(dir, record.ManifestFile), regexp.MustCompile(`"vcpus":1`), `"vcpus":2`)
+		},
+		"no record": func(dir string) error { return os.Remove(filepath.Join(dir, record.RecordFile)) },
+		"no JSON":   func(dir string) error { return os.WriteFile(filepath.Join(dir, record.RecordFile), []byte("{"), 0o644) },
+	} {
+		dir := filepath.Join(t.TempDir(), "hurt")
+		recordtest.Run{Name: "x/hurt", Rollouts: 6, Controls: true}.Make(t, dir)
+		if err := plant(dir); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := call(t, "show", filepath.Join(folder, "whole"), dir)
+		if code != codeBlocked || !strings.Contains(out, "not sound") || !strings.Contains(out, "no number comes of it") || !strings.Contains(out, "x/whole  6 ") || strings.Count(out, "6/6") != 1 || strings.Contains(out, "123.5") {
+			t.Errorf("%s: %d %s %s", name, code, out, errs)
+		}
+		for _, flags := range [][]string{{"-o", "json"}, {"--gates"}, {"--pictures"}} {
+			if code, out, errs := call(t, append([]string{"show", folder, dir}, flags...)...); code != codeBlocked || out != "" || !strings.Contains(errs, "not sound") {
+				t.Errorf("%s %v: %d %s %s", name, flags, code, out, errs)
+			}
+		}
+	}
+}
+
+// edit replaces the first match in a file, which must change.
+func edit(path string, what *regexp.Regexp, with string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	at := what.FindIndex(data)
+	if at == nil {
+		return fmt.Errorf("%s has no %s", path, what)
+	}
+	return os.WriteFile(path, slices.Concat(data[:at[0]], []byte(with), data[at[1]:]), 0o644)
 }
 
 // What an emulated guest took is marked wherever it stands.
