@@ -30,9 +30,12 @@ type lsCmd struct {
 
 // Help teaches the command.
 func (lsCmd) Help() string {
-	return `Lists runs, the newest first, as their records have them. What a record says is kept in an index in
-the state directory by the stat identity of the record's file, so that only records that are new or
-changed are read. Directories are not verified: drumsbench verify does that.
+	return `Lists runs, the newest first, as their records have them, and experiments that were registered and not run
+(planned; without a folder that is named). What a record says is kept in an index in the state directory by
+the stat identity of the record's file, so that only records that are new or changed are read. The state of a
+run of a registered experiment is judged as drumsbench judge does, over all its runs that this host knows;
+their directories are verified for it, and judged again once a file of theirs (evidence aside), a registration
+or a start is another one. Directories of other runs are not verified: drumsbench verify does that.
 
 Examples:
 
@@ -56,6 +59,8 @@ type listedRun struct {
 	Started  bench.Time       `json:"started,omitempty"`
 	// Measured counts the rollouts that are neither controls nor warm-ups.
 	Measured int `json:"measured"`
+	// Registration that the run belongs to, or that is planned.
+	Registration bench.SHA256 `json:"registration,omitempty"`
 }
 
 // stateRunning is that of a run without a record that an engine holds.
@@ -65,7 +70,7 @@ var listable = []string{string(site.Verified), string(site.Preliminary), string(
 	string(engine.RunPassed), string(engine.RunBlocked), string(engine.RunReview)}
 
 // Run lists.
-func (c lsCmd) Run(_ context.Context, g *globals) error {
+func (c lsCmd) Run(ctx context.Context, g *globals) error {
 	for _, s := range c.State {
 		if !slices.Contains(listable, s) {
 			return usage(fmt.Sprintf("no state %q; there are %s", s, strings.Join(listable, ", ")))
@@ -79,18 +84,36 @@ func (c lsCmd) Run(_ context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	if len(c.Folders) == 0 {
+	named := len(c.Folders) > 0
+	if !named {
 		c.Folders = []string{filepath.Join(g.State, "runs")}
 	}
-	all, err := listRuns(g, c.Folders)
+	index := openRunIndex(filepath.Join(g.State, "cache", "runs.index"))
+	all, err := listRuns(g, index, c.Folders)
 	if err != nil {
 		return err
+	}
+	judging, err := newJudging(g, index, all)
+	if err != nil {
+		return err
+	}
+	if !named {
+		judging.forget()
+		all = append(all, judging.planned()...)
 	}
 	list := []listedRun{}
 	for _, r := range all {
 		if c.wants(r, since, until) {
 			list = append(list, r)
 		}
+	}
+	if len(c.State) > 0 { // which state a run has must be known of all
+		if err := judging.states(ctx, list); err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(r listedRun) bool {
+			return !slices.Contains(c.State, r.State) && !slices.Contains(c.State, string(r.Verdict))
+		})
 	}
 	slices.SortStableFunc(list, func(a, b listedRun) int {
 		if n := strings.Compare(string(b.Started), string(a.Started)); n != 0 {
@@ -102,6 +125,14 @@ func (c lsCmd) Run(_ context.Context, g *globals) error {
 	if c.Limit > 0 && len(list) > c.Limit {
 		left = len(list) - c.Limit
 		list = list[:c.Limit]
+	}
+	if len(c.State) == 0 {
+		if err := judging.states(ctx, list); err != nil {
+			return err
+		}
+	}
+	if err := index.save(c.Folders); err != nil {
+		g.Log.Debug("the index of runs was not kept", "error", err) // it only saves time
 	}
 	if g.json() {
 		return printJSON(g.Stdout, list)
@@ -116,6 +147,9 @@ func (c lsCmd) Run(_ context.Context, g *globals) error {
 		if at, err := time.Parse(time.RFC3339Nano, string(r.Started)); err == nil {
 			started, n = at.Format("2006-01-02 15:04:05"), fmt.Sprint(r.Measured)
 		}
+		if r.State == string(site.Planned) {
+			n = ""
+		}
 		row(t, started, printable(r.Manifest), printable(r.Arm), r.Reset, r.State, string(r.Verdict), n, printable(r.Path))
 	}
 	t.Flush()
@@ -126,11 +160,13 @@ func (c lsCmd) Run(_ context.Context, g *globals) error {
 	return printText(g.Stdout, b.String()+"\n")
 }
 
+// wants says whether a run is asked for, its state aside. A planned experiment has
+// more than one arm and reset.
 func (c lsCmd) wants(r listedRun, since, until time.Time) bool {
 	has := func(list []string, values ...string) bool {
 		return len(list) == 0 || slices.ContainsFunc(values, func(v string) bool { return slices.Contains(list, v) })
 	}
-	if !has(c.Manifest, r.Manifest) || !has(c.Arm, r.Arm) || !has(c.Reset, r.Reset) || !has(c.State, r.State, string(r.Verdict)) {
+	if !has(c.Manifest, r.Manifest) || !has(c.Arm, strings.Split(r.Arm, ",")...) || !has(c.Reset, strings.Split(r.Reset, ",")...) {
 		return false
 	}
 	if since.IsZero() && until.IsZero() {
@@ -157,8 +193,7 @@ func when(text string) (time.Time, error) {
 }
 
 // listRuns finds the runs below folders, each once. A folder that does not exist has none.
-func listRuns(g *globals, folders []string) ([]listedRun, error) {
-	index := openRunIndex(filepath.Join(g.State, "cache", "runs.index"))
+func listRuns(g *globals, index *runIndex, folders []string) ([]listedRun, error) {
 	var list []listedRun
 	for _, folder := range folders {
 		err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
@@ -188,9 +223,6 @@ func listRuns(g *globals, folders []string) ([]listedRun, error) {
 		if err != nil {
 			return nil, &engine.Error{Op: "find runs", Err: err}
 		}
-	}
-	if err := index.save(folders); err != nil {
-		g.Log.Debug("the index of runs was not kept", "error", err) // it only saves time
 	}
 	return list, nil
 }

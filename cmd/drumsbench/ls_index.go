@@ -13,6 +13,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/register"
 	site "github.com/drumsbench/drumsbench/engine/report"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -23,6 +24,8 @@ import (
 type runIndex struct {
 	path string
 	runs map[string]indexedRun
+	// judged are the states of the runs of registered experiments, by their first registration.
+	judged map[bench.SHA256]judgedRuns
 	// seen are the runs of this listing, changed says that there is something to keep.
 	seen    map[string]bool
 	changed bool
@@ -38,10 +41,10 @@ type indexedRun struct {
 
 // indexForm is what an index begins with: the form of what follows. A change in
 // how a line is made of a record takes another.
-const indexForm = "drumsbench runs 1"
+const indexForm = "drumsbench runs 2"
 
 func openRunIndex(path string) *runIndex {
-	x := &runIndex{path: path, runs: map[string]indexedRun{}, seen: map[string]bool{}}
+	x := &runIndex{path: path, runs: map[string]indexedRun{}, judged: map[bench.SHA256]judgedRuns{}, seen: map[string]bool{}}
 	f, err := os.Open(path)
 	if err != nil {
 		return x
@@ -50,8 +53,9 @@ func openRunIndex(path string) *runIndex {
 	d := gob.NewDecoder(f)
 	var form string
 	runs := map[string]indexedRun{}
-	if d.Decode(&form) == nil && form == indexForm && d.Decode(&runs) == nil {
-		x.runs = runs
+	judged := map[bench.SHA256]judgedRuns{}
+	if d.Decode(&form) == nil && form == indexForm && d.Decode(&runs) == nil && d.Decode(&judged) == nil {
+		x.runs, x.judged = runs, judged
 	}
 	return x
 }
@@ -109,7 +113,9 @@ func lineOf(dir string, data []byte) listedRun {
 		Verdict  bench.RunVerdict
 		Reason   string
 		Started  bench.Time
-		Rollouts []struct {
+		// Registration that it names.
+		Registration bench.SHA256
+		Rollouts     []struct {
 			Warmup  bool
 			Control string
 		}
@@ -120,6 +126,7 @@ func lineOf(dir string, data []byte) listedRun {
 		return line
 	}
 	line.Run, line.Manifest, line.Arm, line.Reset, line.Verdict, line.Reason, line.Started = r.Run, r.Manifest, r.Arm, r.Reset, r.Verdict, r.Reason, r.Started
+	line.Registration = r.Registration
 	line.State = string(site.StateOf(r.Verdict, true))
 	for _, o := range r.Rollouts {
 		if !o.Warmup && o.Control == "" {
@@ -143,6 +150,9 @@ func unrecorded(dir string) (listedRun, error) {
 	}
 	if m, _, err := record.ReadManifest(dir); err == nil {
 		line.Manifest = string(m.Name)
+	}
+	if lost := register.LostIn(dir, line.Reason); lost != nil {
+		line.Registration = lost.Registration
 	}
 	return line, nil
 }
@@ -170,7 +180,7 @@ func (x *runIndex) save(folders []string) error {
 	}
 	defer func() { _ = f.Cleanup() }() // nothing is left after it was put in place
 	e := gob.NewEncoder(f)
-	if err := errors.Join(e.Encode(indexForm), e.Encode(x.runs)); err != nil {
+	if err := errors.Join(e.Encode(indexForm), e.Encode(x.runs), e.Encode(x.judged)); err != nil {
 		return err
 	}
 	return f.CloseAtomicallyReplace()

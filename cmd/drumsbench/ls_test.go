@@ -13,6 +13,8 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/record/recordtest"
+	"github.com/drumsbench/drumsbench/engine/register"
+	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 // listed runs drumsbench ls and returns the runs' names, newest first.
@@ -110,6 +112,71 @@ func TestLs(t *testing.T) {
 	}
 	if got := strings.Join(listed(t, "--state", state, "--is", "failed"), " "); got != "crashed a" {
 		t.Errorf("with a broken record: %s", got)
+	}
+}
+
+// What was judged is remembered as long as every file that it was judged from has
+// its identity, and judged again once one has not.
+func TestLsJudgesAgain(t *testing.T) {
+	state := t.TempDir()
+	o := recordtest.Run{Name: "e/one", Rollouts: 7, Bars: []bench.Bar{{Name: "quick", Metric: "usable", Of: bench.BarSide{Arm: "fake", Reset: "restore"}, P50: &bench.Bound{Max: "1h"}, N: 7}}}
+	reg, err := register.New(o.Plans(), recordtest.Engine, time.Now().Add(-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Registration = reg.JSON
+	dir := filepath.Join(state, "runs", "one")
+	o.Make(t, dir)
+	is := func() string {
+		t.Helper()
+		code, out, errs := call(t, "ls", "-o", "json", "--state", state)
+		var list []listedRun
+		if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != 1 || list[0].Registration != reg.Digest {
+			t.Fatalf("%d %v %s %s", code, err, out, errs)
+		}
+		return list[0].State
+	}
+	judged := is()
+	remember := func() {
+		t.Helper()
+		index := openRunIndex(filepath.Join(state, "cache", "runs.index"))
+		if got := index.judged[reg.Digest].States[dir]; got != judged {
+			t.Fatalf("the index has %q, it was judged %s", got, judged)
+		}
+		index.judged[reg.Digest].States[dir] = "remembered"
+		index.changed, index.seen[dir] = true, true
+		if err := index.save(nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := is(); got != "remembered" {
+			t.Errorf("it was judged again: %s", got)
+		}
+	}
+	for _, name := range judgedFiles {
+		path := filepath.Join(dir, name)
+		if name == record.ReviewsFile {
+			continue // it comes, below
+		}
+		remember()
+		if err := os.Chtimes(path, time.Now(), time.Now().Add(-time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if got := is(); got != judged {
+			t.Errorf("%s is another one, and it is %s as before", name, got)
+		}
+	}
+	remember()
+	if err := register.AddStart(filepath.Join(state, registrationsFolder), register.Start{Registration: reg.Digest, Time: "2026-01-01T00:00:00Z", Run: "/elsewhere"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := is(); got == "remembered" {
+		t.Error("another run was started, and it is as before")
+	}
+	if err := os.WriteFile(filepath.Join(dir, record.ReviewsFile), []byte("{}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := is(); got != "failed" {
+		t.Errorf("a file was put there, and it is %s", got)
 	}
 }
 

@@ -84,6 +84,11 @@ func (c registerCmd) Run(_ context.Context, g *globals) error {
 	if c.Out != "" {
 		files = append(files, c.Out)
 	}
+	for _, file := range files { // all of them, before one is written: half a registration would be a planned experiment
+		if err := absent(file); err != nil {
+			return err
+		}
+	}
 	for _, file := range files {
 		if err := writeNew(file, r.JSON); err != nil {
 			return err
@@ -109,15 +114,24 @@ func (c registerCmd) Run(_ context.Context, g *globals) error {
 
 // writeNew writes a file that must not be there.
 func writeNew(file string, data []byte) error {
-	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(&engine.Error{Op: "write registration", Err: fmt.Errorf("%w: %s is there already", engine.ErrRefused, file), Hint: "name another file with --out: a registration is never written over"}, err)
+	err := absent(file)
+	if err != nil {
+		return err
 	}
-	err := os.MkdirAll(filepath.Dir(file), 0o755)
+	err = os.MkdirAll(filepath.Dir(file), 0o755)
 	if err == nil {
 		err = renameio.WriteFile(file, data, 0o644)
 	}
 	if err != nil {
 		return &engine.Error{Op: "write registration", Err: err}
+	}
+	return nil
+}
+
+// absent refuses a file that is there.
+func absent(file string) error {
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(&engine.Error{Op: "write registration", Err: fmt.Errorf("%w: %s is there already", engine.ErrRefused, file), Hint: "name another file with --out: a registration is never written over"}, err)
 	}
 	return nil
 }
