@@ -42,17 +42,19 @@ func (o *Owner) delegate(controllers []string, below ...string) error {
 			Hint: "run in a delegated group: systemd-run --scope -p Delegate=yes drumsbench …",
 		}
 	}
+	before, err := read(own, "cgroup.subtree_control")
+	if err != nil {
+		return &engine.Error{Op: "read cgroup controllers", Err: err}
+	}
 	switched, err := o.enable(own, controllers)
-	if errors.Is(err, syscall.EBUSY) {
+	if errors.Is(err, syscall.EBUSY) && !o.at.home {
 		if err := o.stepAside(); err != nil {
 			return err
 		}
 		switched, err = o.enable(own, controllers)
 	}
-	for _, c := range switched {
-		if !slices.Contains(o.delegated, c) {
-			o.delegated = append(o.delegated, c)
-		}
+	if len(switched) > 0 && !o.delegates && !o.at.home {
+		o.delegates, o.before = true, strings.Fields(before)
 	}
 	if err != nil {
 		return refusedLevel(own, controllers, err)
@@ -175,24 +177,37 @@ func descends(pid, ancestor int) bool {
 	return true
 }
 
-// undelegate gives our own current group back as it was: controllers that we
-// switched on off again, ourselves back inside, the leaf removed. Idempotent.
+// undelegate gives our own current group back as it was: what it handed on since
+// then off again, whoever switched it on (runc switches on all that there is, from the
+// root of the hierarchy down, and one that stays keeps processes out), ourselves
+// back inside, the leaf removed. An operator's group for our groups stays as it is:
+// another run may have its own in it. Idempotent.
 func (o *Owner) undelegate(ctx context.Context) error {
 	own := o.at.v2.dir()
-	if len(o.delegated) > 0 {
-		if err := o.setControl(own, "-"+strings.Join(o.delegated, " -")); err != nil {
-			return &engine.Error{Op: "disable cgroup controllers", Err: err}
+	if o.delegates {
+		more := func() ([]string, error) {
+			on, err := read(own, "cgroup.subtree_control")
+			if err != nil {
+				return nil, &engine.Error{Op: "disable cgroup controllers", Err: err}
+			}
+			return without(strings.Fields(on), o.before), nil
 		}
-		on, err := read(own, "cgroup.subtree_control")
+		on, err := more()
 		if err != nil {
-			return &engine.Error{Op: "disable cgroup controllers", Err: err}
+			return err
 		}
-		for _, c := range o.delegated {
-			if slices.Contains(strings.Fields(on), c) {
-				return &engine.Error{Op: "disable cgroup controllers", Err: fmt.Errorf("%w: %s still hands on %s", engine.ErrUnknown, own, c)}
+		if len(on) > 0 {
+			if err := o.setControl(own, "-"+strings.Join(on, " -")); err != nil {
+				return &engine.Error{Op: "disable cgroup controllers", Err: err}
 			}
 		}
-		o.delegated = nil
+		if on, err = more(); err != nil {
+			return err
+		}
+		if len(on) > 0 {
+			return &engine.Error{Op: "disable cgroup controllers", Err: fmt.Errorf("%w: %s still hands on %s", engine.ErrUnknown, own, strings.Join(on, ", "))}
+		}
+		o.delegates = false
 	}
 	if o.stand == nil {
 		return nil

@@ -15,7 +15,7 @@
 //
 // What always holds: every group is nested below our own current group of its
 // hierarchy, never at an absolute path, because that would leave the container
-// we run in; every group is in the ledger before it is made; a group is removed
+// we run in, or in the group that an operator has for us (Variable); every group is in the ledger before it is made; a group is removed
 // only while its device and inode are those we made; and a value counts only
 // once it was read back from the kernel.
 package cgroup

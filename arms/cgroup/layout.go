@@ -41,6 +41,8 @@ type layout struct {
 	v2 *hierarchy
 	// v2path is our own v2 group, which the kernel names even where nothing is mounted.
 	v2path string
+	// home says that v2 is the operator's group for us and not the one that we are in.
+	home bool
 	// v1 by controller; co-mounted controllers share a mount point.
 	v1 map[string]hierarchy
 }
@@ -68,7 +70,44 @@ func discover() (layout, error) {
 	if err != nil {
 		return layout{}, &engine.Error{Op: "read cgroup mounts", Err: err}
 	}
-	return newLayout(cgroups.Mode() == cgroups.Unified, own, v2path, mounts), nil
+	return newLayout(cgroups.Mode() == cgroups.Unified, own, v2path, mounts).at(os.Getenv(Variable))
+}
+
+// Variable names the directory of a v2 group in which an operator wants our groups, in
+// place of the one that each command happens to be in. A service manager takes away
+// the group of a command that has ended (systemd does once it is empty), and with it
+// the groups of a slot by hand whose processes a dump has ended.
+const Variable = "DRUMSBENCH_CGROUP"
+
+// at is the layout with our groups in the group at dir; the same for an empty dir.
+// ErrRefused where it is no v2 group, or holds processes, beside which it can hand on no controllers.
+func (l layout) at(dir string) (layout, error) {
+	if dir == "" {
+		return l, nil
+	}
+	refused := func(format string, args ...any) (layout, error) {
+		return layout{}, &engine.Error{Op: "find the group for our groups", Err: fmt.Errorf("%w: %s=%s %s", engine.ErrRefused, Variable, dir, fmt.Sprintf(format, args...)),
+			Hint: "docs/operating.md has the unit of a service whose group stays; or unset " + Variable}
+	}
+	if l.v2 == nil {
+		return refused("cannot be reached: no cgroup2 is mounted")
+	}
+	if !filepath.IsAbs(dir) {
+		return refused("is no absolute path")
+	}
+	h, err := l.v2.holding(filepath.Clean(dir))
+	if err != nil {
+		return refused("is no group: %v", err)
+	}
+	pids, err := directPids(h.dir())
+	if err != nil {
+		return refused("is no group: %v", err)
+	}
+	if len(pids) > 0 {
+		return refused("holds processes itself: %v", pids)
+	}
+	l.v2, l.home = h, true
+	return l, nil
 }
 
 // newLayout joins what the kernel says of us with what is mounted. The first

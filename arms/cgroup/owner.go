@@ -34,8 +34,10 @@ type Owner struct {
 	limits map[string]int // limits made so far, by slot
 	killed bool
 	stand  *stand
-	// delegated are the controllers that we switched on in our own current group.
-	delegated []string
+	// delegates says that we switched controllers on for the children of our own current
+	// group; before is what it handed on until then.
+	delegates bool
+	before    []string
 	// setControl and mkdir are the kernel's, but for tests of v2 on a tree without one.
 	setControl func(dir, change string) error
 	mkdir      func(string, fs.FileMode) error

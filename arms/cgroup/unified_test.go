@@ -142,6 +142,77 @@ func TestUnifiedLimits(t *testing.T) {
 	}
 }
 
+// What a tool of ours switches on in our own group beside what we did goes too: on
+// systemd hosts runc switches on whatever there is, and then no process could come back
+// (host-vm: "move process to cgroup: device or resource busy"). What was on before us stays.
+func TestUnifiedGroupIsGivenBackAsItWas(t *testing.T) {
+	k, at := newUnifiedTree(t)
+	own := at.v2.dir()
+	k.put(own, "cgroup.controllers", "cpu memory pids io rdma hugetlb")
+	k.put(own, "cgroup.subtree_control", "rdma")
+	ws, o := k.owner(t, at)
+	if _, err := NewLimits(ws, o, "slot-a", small); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.setControl(own, "+io +hugetlb"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := o.undelegate(within(t, time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if on, err := read(own, "cgroup.subtree_control"); err != nil || on != "rdma" {
+		t.Errorf("our own group hands on %q, %v", on, err)
+	}
+}
+
+// An operator's group for our groups: they lie in it wherever a command is started, it
+// keeps handing on what it did when a run ends, and nothing of ours moves into it.
+func TestUnifiedHome(t *testing.T) {
+	k, at := newUnifiedTree(t)
+	home := filepath.Join(at.v2.dir(), "home.service")
+	if err := k.mkdir(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	k.put(home, "cgroup.controllers", "cpu memory pids")
+	k.put(at.v2.dir(), "cgroup.procs", "1") // where we are is somebody else, and that is no matter
+	there, err := at.at(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws, o := k.owner(t, there)
+	l, err := NewLimits(ws, o, "slot-a", small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := home + "/drums-" + ws.ID; o.Path() != want || o.stand != nil {
+		t.Errorf("the owner is %s, want %s; aside %v", o.Path(), want, o.stand)
+	}
+	if have, ok := l.Read(nil).Get(); !ok || !strings.HasPrefix(have.Groups[""], "/user.slice/home.service/drums-") {
+		t.Errorf("%+v", have)
+	}
+	if err := o.undelegate(within(t, time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if on, _ := read(home, "cgroup.subtree_control"); on != "cpu memory pids" {
+		t.Errorf("it hands on %q: another run's groups may need them", on)
+	}
+	k.put(home, "cgroup.procs", "1")
+	nowhere := at
+	nowhere.v2 = nil
+	for what, err := range map[string]error{
+		"with a process in it": second(at.at(home)), "not there": second(at.at(home + "/none")), "relative": second(at.at("home.service")),
+		"outside": second(at.at(t.TempDir())), "no cgroup2": second(nowhere.at(home)),
+	} {
+		if !errors.Is(err, engine.ErrRefused) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
 func TestUnifiedRefusalsNameTheLevel(t *testing.T) {
 	newLimits := func(t *testing.T, plant func(k *unifiedTree, at layout, o *Owner)) (root string, err error) {
 		k, at := newUnifiedTree(t)

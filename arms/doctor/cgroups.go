@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/cgroups/v3"
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -64,6 +65,12 @@ func (h *Host) hierarchies() (hierarchies, error) {
 				}
 			}
 		}
+	}
+	if home := h.variable(cgroup.Variable); home != "" {
+		if _, err := h.read(path.Join(home, "cgroup.controllers")); err != nil {
+			return hierarchies{}, fmt.Errorf("%s: %w", cgroup.Variable, err)
+		}
+		found.v2 = home
 	}
 	return found, nil
 }
