@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"net"
+	"time"
 
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -138,6 +139,8 @@ const (
 	AspectState      Aspect = "state"
 	AspectToolConfig Aspect = "tool-config"
 	AspectMemory     Aspect = "memory"
+	// AspectCPU is the processors' time that the kernel has counted for the slot's groups since they were made.
+	AspectCPU Aspect = "cpu"
 )
 
 // Observation is what an arm read of a slot.
@@ -152,6 +155,7 @@ type Observation struct {
 	// ToolConfig lists files and variables of the host that would change the arm's tools, such as /etc/criu/default.conf.
 	ToolConfig Reading[[]string]
 	Memory     Reading[Memory]
+	CPU        Reading[time.Duration]
 }
 
 // Memory is what a slot takes of the host's memory, in bytes, as bench.Memory says.

@@ -55,6 +55,9 @@ func (x *Exec) Workspace() *Workspace { return x.run.Workspace }
 // Arm that the run is on.
 func (x *Exec) Arm() Arm { return x.run.Arm }
 
+// Inputs counts the inputs that carry values: In takes 0 to Inputs()-1.
+func (x *Exec) Inputs() int { return len(x.run.plan.nodes[x.index].inputs) }
+
 // Step as the plan has it.
 func (x *Exec) Step() bench.Step { return x.run.plan.Steps[x.index] }
 

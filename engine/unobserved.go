@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/drumsbench/drumsbench/schemas/bench"
+import (
+	"time"
+
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
 
 // Unobserved is the observation of a slot that is not there any more: what was
 // asked for is unknown, and why. Also the host's own configuration, which does
@@ -26,6 +30,8 @@ func Unobserved(view bench.View, aspects []Aspect, why string) (o Observation) {
 			o.ToolConfig = Unknown[[]string](why, view)
 		case AspectMemory:
 			o.Memory = Unknown[Memory](why, view)
+		case AspectCPU:
+			o.CPU = Unknown[time.Duration](why, view)
 		}
 	}
 	return o

@@ -34,6 +34,8 @@ type Workspace struct {
 	Manifest string
 	// Host runs a policy's program on the host; nil where a run has no means to.
 	Host HostRunner
+	// Prober measures the host; nil where a run has no means to.
+	Prober HostProber
 }
 
 // MakeWork makes the scratch directory, ledger first.

@@ -2,6 +2,7 @@ package steps
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/drumsbench/drumsbench/engine"
@@ -24,7 +25,28 @@ import (
 // time: each is made ready outside of any window, and the window holds what is
 // left to do when a rollout takes it.
 func Block(m bench.Manifest, workload bench.SHA256, reset string) (*engine.Plan, error) {
+	return BlockOf(m, workload, reset, nil)
+}
+
+// BlockOf wires the plan of a part of the experiment; nil is an ordinary run.
+//
+//	level    mount -> baseline -> provision ...; one rollout for each slot, all at once: after the last of them is
+//	         measured, density reads host and slots in a window of its own, then isolate, then everybody acts;
+//	         release of the slots -> baseline -> release of the image
+//	sustain  the ordinary plan with so many slots, no warm-up and no pool
+func BlockOf(m bench.Manifest, workload bench.SHA256, reset string, part *bench.Part) (*engine.Plan, error) {
 	w := wiring{b: engine.NewBuilder(), m: m, workload: workload}
+	if part != nil {
+		e := &w.m.Experiment
+		e.Slots, e.Pool, e.Warmup = part.Slots, 0, 0
+		switch {
+		case part.Kind == PartSustain && m.Experiment.Sustain != nil:
+		case part.Kind == PartLevel && m.Experiment.Sweep != nil:
+			e.Rollouts, w.sweep = part.Slots, m.Experiment.Sweep
+		default:
+			return nil, fmt.Errorf("compile plan: the experiment has no %q: %w", part.Kind, engine.ErrUsage)
+		}
+	}
 	w.begin()
 	switch reset {
 	case "restore":
@@ -37,11 +59,21 @@ func Block(m bench.Manifest, workload bench.SHA256, reset string) (*engine.Plan,
 	return w.b.Build(workload, reset)
 }
 
+// Kinds of parts of an experiment.
+const (
+	PartLevel   = "level"
+	PartSustain = "sustain"
+)
+
 type wiring struct {
 	b        *engine.Builder
 	m        bench.Manifest
 	workload bench.SHA256
 	root     engine.Promise[engine.Root]
+	// sweep is that of a run which holds all its slots at once; nil for others.
+	sweep *bench.Sweep
+	// ground is the baseline before any slot.
+	ground []engine.Input
 	// survey is the host before the run.
 	survey engine.Promise[engine.Reading[engine.Survey]]
 	// last keeps each slot's place, and what must come before its release.
@@ -56,6 +88,13 @@ type wiring struct {
 func (w *wiring) begin() {
 	w.survey = Survey(w.b, At{ID: "survey"})
 	w.root = Mount(w.b, At{ID: "mount"}, bench.MountParams{Image: w.m.Image}, engine.After(w.survey))
+	if w.sweep != nil {
+		w.ground = []engine.Input{engine.After(w.baseline("baseline-before", false, engine.After(w.root)))}
+	}
+}
+
+func (w *wiring) baseline(id string, release bool, after ...engine.Input) engine.Promise[engine.Measured] {
+	return HostBaseline(w.b, At{ID: id}, bench.BaselineParams{Settle: bench.Duration(w.sweep.Settle), Samples: w.sweep.Samples}, release, after...)
 }
 
 func (w *wiring) port() int64 { return w.m.Guest.Server.Port }
@@ -81,7 +120,7 @@ func (w *wiring) provision(at At, slot string, place engine.Promise[engine.Place
 	return Provision(w.b, at, w.root, place, bench.ProvisionParams{
 		Slot: bench.Name(slot), Network: w.m.Network, Guest: w.m.Guest, Resources: w.m.Resources,
 		Policy: w.policy(), Exclude: w.exclude(),
-	}, after...)
+	}, append(after, w.ground...)...)
 }
 
 // under returns at with another step's name.
@@ -211,6 +250,11 @@ func (w *wiring) cold() {
 	w.release()
 }
 
+// together looks at all slots at once, with nobody acting.
+func (w *wiring) together(slots []engine.Promise[engine.Slot], after []engine.Input) engine.Promise[engine.Measured] {
+	return Density(w.b, At{ID: "density", Window: "density"}, slots, bench.DensityParams{Settle: bench.Duration(w.sweep.Settle), Samples: w.sweep.Samples}, after...)
+}
+
 // controls are who acts in the rollouts before all others.
 var controls = []string{"none", "oracle"}
 
@@ -220,11 +264,23 @@ func (w *wiring) rollouts(
 	end func(k int, e engine.Input),
 ) {
 	e := w.m.Experiment
-	rollout := func(at At, k int, take *taking, policy bench.Policy, seed int64) engine.Input {
+	type begun struct {
+		at       At
+		k        int
+		slot     engine.Promise[engine.Slot]
+		planted  engine.Promise[engine.Canary]
+		gates    []engine.Input
+		measured engine.Promise[engine.Measured]
+	}
+	begin := func(at At, k int, take *taking) begun {
 		slot, planted, gates := start(at, k, take)
 		at.Window = ""
 		gates = append(gates, engine.After(planted))
-		measured := Measure(w.b, at.step("measure"), slot, gates...)
+		return begun{at, k, slot, planted, gates, Measure(w.b, at.step("measure"), slot, gates...)}
+	}
+	finish := func(r begun, policy bench.Policy, seed int64, held ...engine.Input) engine.Input {
+		at, k, slot, planted, measured := r.at, r.k, r.slot, r.planted, r.measured
+		gates := append(slices.Clip(r.gates), held...)
 		inspected := Inspect(w.b, at.step("inspect"), slot, bench.InspectParams{Port: w.port(), Display: w.m.Guest.Display}, append(gates, engine.After(measured))...)
 		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.first, w.evaluate("before", policy), append(gates, engine.After(inspected))...)
 		if len(w.ends) == 0 { // the first rollout, which all others wait for
@@ -236,6 +292,9 @@ func (w *wiring) rollouts(
 		w.last[k] = engine.AsPlace(slot)
 		w.ends = append(w.ends, engine.After(canary))
 		return engine.After(canary)
+	}
+	rollout := func(at At, k int, take *taking, policy bench.Policy, seed int64) engine.Input {
+		return finish(begin(at, k, take), policy, seed)
 	}
 	next := int64(0)
 	for _, who := range controls {
@@ -249,6 +308,21 @@ func (w *wiring) rollouts(
 		for k := range w.last { // no slot begins before the task has proved itself
 			end(k, controlled)
 		}
+	}
+	if w.sweep != nil {
+		var all []begun
+		var slots []engine.Promise[engine.Slot]
+		var measured []engine.Input
+		for n := range e.Slots {
+			i := next + n
+			r := begin(At{ID: fmt.Sprintf("r%d/", i), Window: "reset-0", Rollout: &i, Slot: slotName(int(n))}, int(n), nil)
+			all, slots, measured = append(all, r), append(slots, r.slot), append(measured, engine.After(r.measured))
+		}
+		held := engine.After(w.together(slots, measured))
+		for n, r := range all {
+			end(n, finish(r, w.policyOf(), e.Seed+int64(n), held))
+		}
+		return
 	}
 	var done []engine.Input
 	for n := range e.Warmup + e.Rollouts {
@@ -304,6 +378,9 @@ func (w *wiring) release() {
 	for k, place := range w.last {
 		at := At{ID: fmt.Sprintf("release/%s", slotName(k)), Slot: slotName(k)}
 		released = append(released, engine.After(ReleasePlace(w.b, at, place, w.ends...)))
+	}
+	if w.sweep != nil {
+		released = append(released, engine.After(w.baseline("baseline-after", true, released...)))
 	}
 	checked := GateImage(w.b, At{ID: "gate-image"}, w.root, w.ends...)
 	root := ReleaseRoot(w.b, At{ID: "release/root"}, w.root, append(released, engine.After(checked))...)

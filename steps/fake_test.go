@@ -100,7 +100,13 @@ func executeOn(t *testing.T, arm engine.Arm, m bench.Manifest, reset string, int
 // executeIn runs a manifest that lies in a folder.
 func executeIn(t *testing.T, arm engine.Arm, m bench.Manifest, reset string, interrupt time.Duration, folder string) (r ran) {
 	t.Helper()
-	r.plan = plan(t, m, reset)
+	return executePlan(t, arm, m, plan(t, m, reset), interrupt, folder, nil)
+}
+
+// executePlan runs a plan of the manifest, with somebody who measures the host.
+func executePlan(t *testing.T, arm engine.Arm, m bench.Manifest, p *engine.Plan, interrupt time.Duration, folder string, prober engine.HostProber) (r ran) {
+	t.Helper()
+	r.plan = p
 	base := t.TempDir()
 	state, work := filepath.Join(base, "state"), filepath.Join(base, "work")
 	if err := os.MkdirAll(filepath.Join(state, "images"), 0o755); err != nil {
@@ -113,7 +119,7 @@ func executeIn(t *testing.T, arm engine.Arm, m bench.Manifest, reset string, int
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws := &engine.Workspace{Run: dir.Path, Work: work, State: state, ID: "0123456789ab", Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler), Manifest: folder}
+	ws := &engine.Workspace{Run: dir.Path, Work: work, State: state, ID: "0123456789ab", Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler), Manifest: folder, Prober: prober}
 	r.dir = dir.Path
 	if err := ws.MakeWork(); err != nil {
 		t.Fatal(err)

@@ -142,7 +142,9 @@ var gates = map[string]func(context.Context, *engine.Exec, bench.GateParams) (en
 		return gate.JudgeServer(p.Server.Sha256, engine.Known(bench.SHA256(probe.ServerSHA256), "guest server /probe", engine.ViewGuest)), nil
 	},
 	gate.Cleanup: func(ctx context.Context, x *engine.Exec, _ bench.GateParams) (engine.Judgement, error) {
-		return gate.JudgeCleanup(cleanedUp(ctx, x)), nil
+		j := gate.JudgeCleanup(cleanedUp(ctx, x))
+		probeHost(ctx, x) // after the look: it starts programs of its own
+		return j, nil
 	},
 	gate.Canary: func(ctx context.Context, x *engine.Exec, p bench.GateParams) (engine.Judgement, error) {
 		c := dial(engine.In[engine.Slot](x, 0), p.Port)

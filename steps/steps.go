@@ -31,6 +31,10 @@ const (
 	KindRelease    = "release"
 	KindMeasure    = "measure"
 	KindInspect    = "inspect"
+	// Of runs that hold several slots at once.
+	KindBaseline = "baseline"
+	KindDensity  = "density"
+	KindIsolate  = "isolate"
 	// Of slots by hand only.
 	KindAdopt     = "adopt"
 	KindAdoptSlot = "adopt-slot"
@@ -76,7 +80,7 @@ func Bindings() engine.Bindings {
 		KindPrepare: bindPrepare, KindDump: bindDump, KindRestore: bindRestore,
 		KindResume: bindResume, KindReseed: bindReseed, KindGate: bindGate,
 		KindAct: bindAct, KindEvaluate: bindEvaluate, KindRelease: bindRelease,
-		KindMeasure: bindMeasure, KindInspect: bindInspect, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
+		KindMeasure: bindMeasure, KindInspect: bindInspect, KindBaseline: bindBaseline, KindDensity: bindDensity, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
 	}
 }
 

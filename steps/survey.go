@@ -18,7 +18,7 @@ const (
 	settlePeriod = 20 * time.Millisecond
 )
 
-// Survey looks at the host before anything is made on it.
+// Survey looks at the host, and probes it, before anything is made on it.
 func Survey(b *engine.Builder, at At, after ...engine.Input) engine.Promise[engine.Reading[engine.Survey]] {
 	return engine.Add[engine.Reading[engine.Survey]](b, at.spec(KindSurvey, nil, deadlineGate), after...)
 }
@@ -30,6 +30,7 @@ var bindSurvey = engine.Bind(KindSurvey, func(ctx context.Context, x *engine.Exe
 	unknown := func(reason string) engine.Reading[engine.Survey] {
 		return engine.Unknown[engine.Survey](reason, engine.ViewHost)
 	}
+	probeHost(ctx, x)
 	d := x.Arm().Describe()
 	if reason, ok := d.NotApplicable[gate.Cleanup]; ok {
 		x.Fact(unknown(reason).Fact("host-survey"))

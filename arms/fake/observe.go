@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -60,6 +61,8 @@ func (p *place) observe(view bench.View, aspects []engine.Aspect) (o engine.Obse
 				n := int64(len(w.Processes))
 				return engine.Memory{PrivateDirty: n << 20, Pss: n << 21, Processes: int(n)}
 			})
+		case engine.AspectCPU:
+			o.CPU = reading(t, "unknown-memory", view, func(w *world) time.Duration { return time.Duration(len(w.Processes)) * time.Second })
 		case engine.AspectToolConfig:
 			o.ToolConfig = reading(t, "unknown-tool-config", view, func(*world) []string {
 				if t.fault("tool-config") {

@@ -95,6 +95,8 @@ func (p *place) observe(ctx context.Context, t *tenancy, view bench.View, aspect
 			o.ToolConfig = engine.Known([]string{}, "QEMU was started with -nodefaults, -no-user-config and no variable of the host's", engine.ViewHost)
 		case engine.AspectMemory:
 			o.Memory = procfs.ReadMemory([]int{t.pid})
+		case engine.AspectCPU: // of QEMU: its guest and what it does for it
+			o.CPU = t.limits.Usage().CPU
 		}
 	}
 	return o

@@ -45,6 +45,8 @@ func (t Tree) Observe(view bench.View, aspects []engine.Aspect) (o engine.Observ
 			o.ToolConfig = engine.Known(criu.HostConfig(os.Environ(), os.DirFS("/")), "files and environment of the host", engine.ViewHost)
 		case engine.AspectMemory:
 			o.Memory = t.Memory()
+		case engine.AspectCPU:
+			o.CPU = t.Limits.Usage().CPU
 		}
 	}
 	// What was read of a tree that has ended meanwhile is no reading: parts of it were

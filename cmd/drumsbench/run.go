@@ -15,10 +15,12 @@ import (
 	"time"
 
 	"github.com/drumsbench/drumsbench/arms/hostexec"
+	"github.com/drumsbench/drumsbench/arms/hostprobe"
 	"github.com/drumsbench/drumsbench/arms/image"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compile"
+	"github.com/drumsbench/drumsbench/engine/density"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -113,15 +115,28 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	var dirs []string
 	var kept []bench.SlotHandle
 	var records []bench.Record
+	receipts, err := receiptFacts(m)
+	if err != nil {
+		return err
+	}
+	ordinary := 0
 	for _, p := range register.Schedule(kinds, resets, m.Manifest.Experiment) {
-		b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, facts: append(p.Facts(m.Manifest.Experiment), repinned...),
-			dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered}
-		r, err := b.run(ctx)
-		if err != nil {
-			return err
+		if p.Part == nil {
+			ordinary++
 		}
-		dirs, records = append(dirs, b.dir), append(records, r)
-		kept = append(kept, b.kept...)
+		for began := time.Now(); ; p = p.Next() {
+			b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, part: p.Part, facts: slices.Concat(p.Facts(m.Manifest.Experiment), repinned, receipts),
+				dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered}
+			r, err := b.run(ctx)
+			if err != nil {
+				return err
+			}
+			dirs, records = append(dirs, b.dir), append(records, r)
+			kept = append(kept, b.kept...)
+			if ctx.Err() != nil || !p.Again(m.Manifest.Experiment, time.Since(began)) {
+				break
+			}
+		}
 		if ctx.Err() != nil {
 			break
 		}
@@ -141,8 +156,8 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	if code := shownExit(runs); worst == codeDone && code != codeDone {
 		worst = code
 	}
-	if len(dirs) > 1 && ctx.Err() == nil {
-		refused, err := c.compare(ctx, g, dirs)
+	if ordinary > 1 && ctx.Err() == nil { // what the levels and windows say stands in the table of densities
+		refused, err := c.compare(ctx, g, dirs[:ordinary])
 		if err != nil {
 			return err
 		}
@@ -228,7 +243,9 @@ type block struct {
 	loaded      compile.Loaded
 	workload    bench.SHA256
 	kind, reset string
-	dir         string
+	// part of the experiment that the run is; nil for an ordinary one.
+	part *bench.Part
+	dir  string
 	// facts of the run beside the host's.
 	facts []bench.Fact
 	// from is the checkpoint that every rollout restores; nil for one that the run dumps.
@@ -333,12 +350,14 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		return bench.Record{}, err
 	}
 	ws.Manifest, ws.Host = b.loaded.Dir, hostexec.New(ws, arm)
+	if ws.Prober, err = prober(b.State); err != nil {
+		return bench.Record{}, err
+	}
 	progress, stop := newView(b.globals, b.kind+" "+b.reset)
 	executor := engine.Executor{
 		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
 		Sink: events, Progress: progress, Digests: digests,
-		// Slots at the same time are that, also while their policies wait.
-		Parallel: max(2, runtime.NumCPU(), int(b.loaded.Manifest.Experiment.Slots+b.loaded.Manifest.Experiment.Pool)),
+		Parallel: max(2, runtime.NumCPU(), int(b.slots())),
 		Keep:     func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
 	}
 	res, err := executor.Run(ctx)
@@ -363,7 +382,47 @@ func (b *block) plan() (*engine.Plan, error) {
 	if b.from != nil {
 		return steps.BlockFrom(b.loaded.Manifest, *b.from)
 	}
-	return steps.Block(b.loaded.Manifest, b.workload, b.reset)
+	return steps.BlockOf(b.loaded.Manifest, b.workload, b.reset, b.part)
+}
+
+// slots that there are at the same time, also while their policies wait.
+func (b *block) slots() int64 {
+	if b.part != nil {
+		return b.part.Slots
+	}
+	return b.loaded.Manifest.Experiment.Slots + b.loaded.Manifest.Experiment.Pool
+}
+
+// prober of the host, by the schema's rule for a quiet one.
+func prober(state string) (engine.HostProber, error) {
+	if seams.prober != nil {
+		return seams.prober, nil
+	}
+	var rule bench.QuietRule
+	if err := compile.Table("quiet", &rule); err != nil {
+		return nil, err
+	}
+	return hostprobe.New(rule, state), nil
+}
+
+// receiptFacts say of each price that names a bill that the bill was there, and is the pinned file.
+func receiptFacts(m compile.Loaded) (facts []bench.Fact, err error) {
+	for name, pin := range density.Receipts(m.Manifest.Experiment.Prices) {
+		path := pin.File
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(m.Dir, path)
+		}
+		data, err := record.ReadRegular(path)
+		if err == nil && canonical.Sum(data) != pin.Sha256 {
+			err = fmt.Errorf("%w: it has sha256 %s, the pin is %s", engine.ErrRefused, canonical.Sum(data), pin.Sha256)
+		}
+		if err != nil {
+			return nil, &engine.Error{Op: "read receipt of price " + name, Err: err, Hint: "pin the bill that there is, or leave it out: costs are estimates then"}
+		}
+		facts = append(facts, bench.Fact{Name: density.ReceiptFact + name, Known: true, Value: string(pin.Sha256), Source: path})
+	}
+	sort.Slice(facts, func(i, k int) bool { return facts[i].Name < facts[k].Name })
+	return facts, nil
 }
 
 // newWorkspace makes a scratch directory with a random claim.

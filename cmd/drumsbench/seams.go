@@ -12,4 +12,6 @@ var seams struct {
 	ledger func(engine.Ledger) engine.Ledger
 	// sweep is called at each point of a sweep.
 	sweep func(sweep.Point)
+	// prober stands for the host.
+	prober engine.HostProber
 }

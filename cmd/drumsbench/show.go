@@ -13,6 +13,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/compile"
+	"github.com/drumsbench/drumsbench/engine/density"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -21,6 +22,8 @@ type showCmd struct {
 	Brief    bool     `help:"The tables alone, without the reasons of runs that did not pass."`
 	Gates    bool     `help:"How often each gate passed, instead of the tables."`
 	Pictures bool     `help:"The files with the screen before and after each rollout's act, instead of the tables."`
+	Density  bool     `help:"What many slots at once take and give, of the runs of a sweep and of sustained windows, instead of the tables; -o json, md or csv."`
+	Host     bool     `help:"What the host could do and was busy with, before and after each run, instead of the tables."`
 	Rollout  []int64  `placeholder:"NUMBER" help:"With --pictures: of these rollouts alone."`
 	Runs     []string `arg:"" name:"run" type:"path" help:"Run directories, or folders of them."`
 }
@@ -39,16 +42,24 @@ Examples:
   drumsbench show /var/lib/drumsbench/runs/*
   drumsbench show --gates runs/rename-20261201T101500.000
   drumsbench show --pictures runs/rename-20261201T101500.000
+  drumsbench show --density -o md runs/density-20261201T101500.000
+  drumsbench show --host runs/density-20261201T101500.000
 
-Exit codes: 0 printed, 1 a record or a picture cannot be read, 2 wrong usage, 3 a run is not sound: with -o json, --gates
-and --pictures nothing is printed then.`
+Exit codes: 0 printed, 1 a record or a picture cannot be read, 2 wrong usage, 3 a run is not sound: with -o json, --gates,
+--pictures, --density and --host nothing is printed then.`
 }
 
 // Run prints the tables.
 func (c showCmd) Run(ctx context.Context, g *globals) error {
+	asked := 0
+	for _, on := range []bool{c.Gates, c.Pictures, c.Density, c.Host} {
+		if on {
+			asked++
+		}
+	}
 	switch {
-	case c.Gates && c.Pictures:
-		return usage("--gates or --pictures, not both")
+	case asked > 1:
+		return usage("one of --gates, --pictures, --density and --host")
 	case len(c.Rollout) > 0 && !c.Pictures:
 		return usage("--rollout is of --pictures")
 	}
@@ -61,7 +72,7 @@ func (c showCmd) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	if g.json() || c.Gates || c.Pictures { // what has no place for a word beside it is not said of a run that cannot be believed
+	if g.json() || asked > 0 { // what has no place for a word beside it is not said of a run that cannot be believed
 		for _, r := range runs {
 			if r.state.State != runSound {
 				return unsoundFor("show runs", r.state)
@@ -69,6 +80,14 @@ func (c showCmd) Run(ctx context.Context, g *globals) error {
 		}
 	}
 	switch {
+	case c.Density:
+		d, err := densities(runs)
+		if err != nil {
+			return err
+		}
+		return printDensities(g, d)
+	case c.Host:
+		return printHosts(g, recordsOf(runs))
 	case c.Gates:
 		return printGates(g, recordsOf(runs))
 	case c.Pictures:
@@ -191,6 +210,12 @@ func printRuns(g *globals, runs []shownRun, reasons bool, beside func(a, b int) 
 	if err := writeTimes(&b, runs, sums, beside); err != nil {
 		return err
 	}
+	writeHosts(&b, recordsOf(runs))
+	many, err := densities(runs)
+	if err != nil {
+		return err
+	}
+	b.WriteString(density.Text(many))
 	for _, r := range runs {
 		switch {
 		case r.state.State != runSound:

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -128,7 +129,22 @@ func differ(a, b Run) (list []string) {
 	if a.Manifest.Experiment.Slots != b.Manifest.Experiment.Slots {
 		list = append(list, "slots")
 	}
+	if partText(x) != partText(y) {
+		list = append(list, "part")
+	}
 	return list
+}
+
+// partText is the part of an experiment that a run is; trials and windows of one kind are alike.
+func partText(r bench.Record) string {
+	switch p, err := record.PartOf(r); {
+	case err != nil:
+		return err.Error()
+	case p == nil:
+		return ""
+	default:
+		return fmt.Sprintf("%s of %d", p.Kind, p.Slots)
+	}
 }
 
 var kinds = map[string]bench.ComparisonKind{"arm": Arm, "settings": Setting, "reset": Reset, "slots": Slots}
@@ -144,6 +160,10 @@ func (c *comparer) pair(a, b []Run) bench.Comparison {
 		out.Kind = Repeat
 	case 1:
 		out.Kind = kinds[out.Differ[0]]
+		if out.Kind == "" {
+			out.Refusals = append(out.Refusals, bench.Refusal{Cause: "kind", Subject: out.Differ[0],
+				Text: "the runs are different parts of an experiment", Learn: "drumsbench show --density says what levels and windows mean together"})
+		}
 	default:
 		out.Refusals = append(out.Refusals, bench.Refusal{Cause: "kind", Subject: strings.Join(out.Differ, ", "),
 			Text: "more than one thing differs: " + strings.Join(out.Differ, ", "), Learn: "name runs that differ in one of them"})

@@ -25,6 +25,7 @@ import (
 //	checker               success and failure have different exit codes
 //	experiment.reset      no mode twice
 //	experiment.bars       see bars
+//	experiment.sweep, .sustain, .prices   see density
 //	durations             parse and are above 0; readiness.period at most its deadline
 //	sizes                 fit into 63 bits; memory is above 0
 func manifestRules(m bench.Manifest) Problems {
@@ -71,6 +72,7 @@ func manifestRules(m bench.Manifest) Problems {
 		seen[bench.Reset(reset)] = true
 	}
 
+	r.density(m.Experiment)
 	r.bars(m)
 	r.commands("task.setup", m.Task.Setup)
 	r.commands("task.oracle", m.Task.Oracle)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
@@ -288,6 +289,9 @@ func (e *experiment) judge(known Known, o compare.Options) bench.JudgedExperimen
 				because(false, "%s", text)
 			}
 		}
+		if text := first.lacking(e.runs); text != "" {
+			because(false, "%s", text)
+		}
 	}
 	switch {
 	case !begun:
@@ -328,6 +332,10 @@ func sides(m bench.Manifest) (list []bench.BarSide) {
 
 func (r Registered) of(runs []Run, s bench.BarSide) (list []Run) {
 	for _, one := range runs {
+		// What is a part of its own, or does not say, is no ordinary run.
+		if part, err := record.PartOf(one.Record); err != nil || part != nil {
+			continue
+		}
 		if one.Record.Arm == string(s.Arm) && one.Record.Reset == string(s.Reset) {
 			list = append(list, one)
 		}
@@ -346,6 +354,32 @@ func (r Registered) counted(runs []Run, s bench.BarSide) (text string, few *benc
 		return fmt.Sprintf("%s %s: %d runs, registered are %d; register it anew to run it again", s.Arm, s.Reset, have, want), nil, true
 	}
 	return "", nil, false
+}
+
+// lacking counts the levels and windows that are registered and have no run.
+func (r Registered) lacking(runs []Run) string {
+	there := map[string]bool{}
+	for _, one := range runs {
+		for _, f := range one.Record.Facts {
+			if f.Name == "experiment.position" && f.Known {
+				there[f.Value] = true
+			}
+		}
+	}
+	have, want := 0, 0
+	for _, t := range Schedule(ArmsInTurn(r.Manifest), r.Manifest.Experiment.Reset, r.Manifest.Experiment) {
+		if t.Part == nil {
+			continue
+		}
+		want++
+		if there[strconv.Itoa(t.Position)] {
+			have++
+		}
+	}
+	if have == want {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d registered levels and windows", have, want)
 }
 
 // side collects the runs of a bar's side.

@@ -3,6 +3,7 @@ package register
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -31,6 +32,40 @@ func TestSchedule(t *testing.T) {
 		}
 		if got := strings.Join(have, " "); got != c.want {
 			t.Errorf("%s of %d: have %s, want %s", c.order, c.blocks, got, c.want)
+		}
+	}
+}
+
+// Levels come after the ordinary runs, a trial after the other, and windows last;
+// only a window has a next run, until its time is over.
+func TestScheduleOfParts(t *testing.T) {
+	e := bench.Experiment{Order: "abba", Blocks: 1, Sweep: &bench.Sweep{Slots: []int64{1, 4}, Trials: 2}, Sustain: &bench.Sustain{Slots: 2, Duration: "1m", Windows: 2}}
+	want := map[string]string{
+		"abba": "drums-restore oci-restore drums-restore-level1-0 oci-restore-level1-0 drums-restore-level4-0 oci-restore-level4-0 " +
+			"oci-restore-level4-1 drums-restore-level4-1 oci-restore-level1-1 drums-restore-level1-1 " +
+			"drums-restore-window0-000 oci-restore-window0-000 oci-restore-window1-000 drums-restore-window1-000",
+		"sequence": "drums-restore oci-restore drums-restore-level1-0 drums-restore-level1-1 oci-restore-level1-0 oci-restore-level1-1 " +
+			"drums-restore-level4-0 drums-restore-level4-1 oci-restore-level4-0 oci-restore-level4-1 " +
+			"drums-restore-window0-000 drums-restore-window1-000 oci-restore-window0-000 oci-restore-window1-000",
+	}
+	for order, text := range want {
+		e.Order = order
+		var have []string
+		for i, turn := range Schedule([]string{"drums", "oci"}, []string{"restore"}, e) {
+			have = append(have, turn.Folder())
+			if turn.Position != i {
+				t.Errorf("turn %d has position %d", i, turn.Position)
+			}
+			window := turn.Part != nil && turn.Part.Kind == "sustain"
+			if turn.Again(e, 59*time.Second) != window || turn.Again(e, time.Minute) {
+				t.Errorf("%s: another run in time %v, after it %v", turn.Folder(), turn.Again(e, 59*time.Second), turn.Again(e, time.Minute))
+			}
+			if next := turn.Next().Folder(); window != (next != turn.Folder()) {
+				t.Errorf("after %s comes %s", turn.Folder(), next)
+			}
+		}
+		if got := strings.Join(have, " "); got != text {
+			t.Errorf("%s: have %s, want %s", order, got, text)
 		}
 	}
 }

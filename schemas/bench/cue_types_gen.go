@@ -1046,8 +1046,145 @@ type Experiment struct {
 	// Slots beside those that are made ready before a rollout asks for one. What that took is charged to the run and is in no clock of a reset: the clocks of a rollout begin when it takes its slot.
 	Pool int64 `json:"pool"`
 
+	// Several slots at once, in runs beside the ordinary ones: what one more costs, and how many hold.
+	Sweep *Sweep `json:"sweep,omitempty"`
+
+	// Windows of runs without a pause, in which valid rollouts an hour are counted.
+	Sustain *Sustain `json:"sustain,omitempty"`
+
+	// What an hour of the host costs.
+	Prices *Prices `json:"prices,omitempty"`
+
 	// What has to be reached, fixed before it runs: drumsbench register freezes them, drumsbench judge decides.
 	Bars []Bar `json:"bars,omitempty"`
+}
+
+// Sweep holds several slots at once, one run for each number of them and each trial, and reads what they take of the host together.
+type Sweep struct {
+	// Numbers of slots at the same time, ascending.
+	Slots []int64 `json:"slots"`
+
+	// Runs of each number. Fewer than four give no interval of the slope.
+	Trials int64 `json:"trials"`
+
+	// How long all slots rest, ready and untouched, before the host's memory is read.
+	Settle string `json:"settle"`
+
+	// Readings of the host's memory, 100ms apart, whose median counts.
+	Samples int64 `json:"samples"`
+
+	// Whether slots see each other's canaries; absent: nobody looks.
+	Isolation *Isolation `json:"isolation,omitempty"`
+}
+
+// Isolation: every slot holds a random canary of its own in each channel, and a detector in each looks for everybody else's. A deliberate leak comes first; without one that was caught there is no number.
+type Isolation struct {
+	// How long the canaries are held and looked for.
+	Watch Duration `json:"watch"`
+
+	// Time between two looks.
+	Period string `json:"period"`
+}
+
+// A duration as Go writes it: "250ms", "30s", "2m".
+type Duration string
+
+// Sustain repeats runs of experiment.rollouts rollouts until a window's time is over.
+type Sustain struct {
+	// Slots at the same time.
+	Slots int64 `json:"slots"`
+
+	// Least length of a window; the run that is going on when it is over still ends. Below ten minutes a window is marked as short wherever it is shown.
+	Duration Duration `json:"duration"`
+
+	Windows int64 `json:"windows"`
+}
+
+// Prices of an hour of the host, each with its day and source. In no digest of workload or plan.
+type Prices struct {
+	// A host of one's own, written off, and its power.
+	Owned OwnedPrice `json:"owned"`
+
+	// The same host from a cloud, on demand.
+	OnDemand CloudPrice `json:"onDemand"`
+
+	// From a cloud that is paid in another currency.
+	Second SecondPrice `json:"second"`
+
+	// What the agent's model costs, in the numbers or not.
+	Inference InferencePrice `json:"inference"`
+}
+
+type OwnedPrice struct {
+	Date Date `json:"date"`
+
+	Source string `json:"source"`
+
+	// What it cost in USD, over this many hours of use.
+	Purchase Decimal `json:"purchase"`
+
+	Hours int64 `json:"hours"`
+
+	// What the host draws, and USD a kWh.
+	Watts Decimal `json:"watts"`
+
+	Kwh Decimal `json:"kwh"`
+
+	// A bill that says so; until there is one, every cost is an estimate.
+	Receipt *PinnedFile `json:"receipt,omitempty"`
+}
+
+// A day: 2026-11-30.
+type Date string
+
+// A sum of money or a rate as a decimal number.
+type Decimal string
+
+type CloudPrice struct {
+	Date Date `json:"date"`
+
+	Source string `json:"source"`
+
+	// Price of an hour in USD.
+	Hourly Decimal `json:"hourly"`
+
+	// Hours that are paid at least.
+	Minimum string `json:"minimum"`
+
+	Receipt *PinnedFile `json:"receipt,omitempty"`
+}
+
+type SecondPrice struct {
+	Date Date `json:"date"`
+
+	Source string `json:"source"`
+
+	Currency string `json:"currency"`
+
+	Hourly Decimal `json:"hourly"`
+
+	Minimum string `json:"minimum"`
+
+	// Price in USD of one unit of the currency, of this day and source.
+	Usd Decimal `json:"usd"`
+
+	RateDate Date `json:"rateDate"`
+
+	RateSource string `json:"rateSource"`
+
+	Receipt *PinnedFile `json:"receipt,omitempty"`
+}
+
+type InferencePrice struct {
+	// out: what a model costs is in no number. in: rollout is paid for each rollout that was begun.
+	Counted string `json:"counted"`
+
+	// Price of a rollout in USD.
+	Rollout Decimal `json:"rollout,omitempty"`
+
+	Date Date `json:"date,omitempty"`
+
+	Source string `json:"source,omitempty"`
 }
 
 // RegisteredMethod is what of the method a manifest and a program decide.
@@ -1157,6 +1294,30 @@ type ReleaseParams struct {
 
 // MeasureParams: the slot's memory, read by the host.
 type MeasureParams struct {
+}
+
+// BaselineParams: the host's memory with no slot.
+type BaselineParams struct {
+	Settle Duration `json:"settle"`
+
+	Samples int64 `json:"samples"`
+}
+
+// DensityParams: the host's memory with all slots ready and at rest, then each slot's.
+type DensityParams struct {
+	Settle Duration `json:"settle"`
+
+	Samples int64 `json:"samples"`
+}
+
+// IsolateParams: canaries in each slot, and a detector in each for the others'.
+type IsolateParams struct {
+	Port int64 `json:"port"`
+
+	Isolation Isolation `json:"isolation"`
+
+	// The guest has a screen, and so a clipboard.
+	Clipboard bool `json:"clipboard"`
 }
 
 // InspectParams: what the guest says of its own software and screen.
@@ -1374,9 +1535,6 @@ type Evidence struct {
 	Size int64 `json:"size"`
 }
 
-// A duration as Go writes it: "250ms", "30s", "2m".
-type Duration string
-
 // A program and its arguments; the first is not empty.
 type Exec []string
 
@@ -1541,6 +1699,88 @@ type StateManifest struct {
 	Entries []StateEntry `json:"entries"`
 
 	Exclude []string `json:"exclude"`
+}
+
+// Part of an experiment that a run is, beside its ordinary runs.
+type Part struct {
+	// level: a number of slots of the sweep. sustain: a run of a sustained window.
+	Kind string `json:"kind"`
+
+	Slots int64 `json:"slots"`
+
+	// The trial of a level, the window of a sustained run, from 0.
+	Series int64 `json:"series"`
+
+	// Place of the run in its window, from 0.
+	Run int64 `json:"run,omitempty"`
+}
+
+// HostProbe is what a host could do at a moment in which nothing of the run's worked, and what it was busy with.
+type HostProbe struct {
+	// Bytes copied a second between two buffers larger than the caches.
+	Memcpy Int64 `json:"memcpy,omitempty"`
+
+	// Nanoseconds a first touch of an anonymous page takes, the kernel's zeroing included.
+	PageFault Int64 `json:"pageFault,omitempty"`
+
+	// Nanoseconds from the start of a small program to its end.
+	ForkExec Int64 `json:"forkExec,omitempty"`
+
+	// Nanoseconds that fsync(2) of one written page takes below the state directory.
+	Fsync Int64 `json:"fsync,omitempty"`
+
+	// The word in brackets of /sys/kernel/mm/transparent_hugepage/enabled, and /sys/kernel/mm/ksm/run.
+	Thp string `json:"thp,omitempty"`
+
+	Ksm string `json:"ksm,omitempty"`
+
+	// Share of the processors' time that was not idle while the probe slept.
+	Busy Share `json:"busy,omitempty"`
+
+	// Share of it that the hypervisor gave to others.
+	Steal Share `json:"steal,omitempty"`
+
+	// Pages that went to and came from swap while the probe slept.
+	Swapping Int64 `json:"swapping,omitempty"`
+
+	// Bytes of swap in use, and of memory in all and available.
+	SwapUsed Int64 `json:"swapUsed,omitempty"`
+
+	Total Int64 `json:"total,omitempty"`
+
+	Available Int64 `json:"available,omitempty"`
+
+	// Load averages of 1, 5 and 15 minutes.
+	Load string `json:"load,omitempty"`
+
+	// "some" of the last ten seconds in percent, of /proc/pressure.
+	Pressure map[string]string `json:"pressure,omitempty"`
+
+	// What could not be learnt, by field.
+	Unknown map[string]string `json:"unknown,omitempty"`
+
+	// Why the host was not quiet, by the rule below.
+	Noise []string `json:"noise"`
+
+	// How long the probe took, in nanoseconds.
+	Elapsed Int64 `json:"elapsed"`
+}
+
+// A share from 0 to 1 as a decimal number.
+type Share string
+
+// QuietRule says when a host is quiet.
+type QuietRule struct {
+	// Most of each share, most pages swapped, least share of memory available, most percent of pressure of memory.
+	Busy Share `json:"busy"`
+
+	Steal Share `json:"steal"`
+
+	Swapping int64 `json:"swapping"`
+
+	Available Share `json:"available"`
+
+	Memory Decimal `json:"memory"`
 }
 
 // PlanDifference is what two plans differ in, step by step.
@@ -1903,4 +2143,283 @@ type Record struct {
 
 	// The registration that the run belongs to, a copy of which lies in its directory.
 	Registration SHA256 `json:"registration,omitempty"`
+}
+
+// HostMemory is the host's own account of its memory in bytes, from /proc/meminfo.
+type HostMemory struct {
+	// MemTotal without MemAvailable: median of the readings, and their extremes.
+	Used Int64 `json:"used"`
+
+	Low Int64 `json:"low"`
+
+	High Int64 `json:"high"`
+
+	Readings int64 `json:"readings"`
+}
+
+// LevelSlot is a slot among those that were held at the same time.
+type LevelSlot struct {
+	Slot Name `json:"slot"`
+
+	Memory Memory `json:"memory"`
+
+	// Time of the processors that the slot had used until then, in nanoseconds.
+	Cpu Int64 `json:"cpu,omitempty"`
+}
+
+// Level is what a density step read while all slots were ready and at rest.
+type Level struct {
+	Host HostMemory `json:"host"`
+
+	Slots []LevelSlot `json:"slots"`
+
+	// Private dirty memory of the engine itself, which grows with what it has to do and is part of host.
+	Engine Int64 `json:"engine"`
+}
+
+// IsolationReading is what the detectors saw.
+type IsolationReading struct {
+	// The deliberate leak: the channels in which it was caught, and those in which not.
+	Fired []string `json:"fired"`
+
+	Missed []string `json:"missed"`
+
+	// Channels that were watched in every slot, and those that were not, with the reason.
+	Watched []string `json:"watched"`
+
+	Blind map[string]string `json:"blind,omitempty"`
+
+	// Nanoseconds that canaries were held while detectors looked, summed over slots, and looks at one slot.
+	Exposure Int64 `json:"exposure"`
+
+	Looks int64 `json:"looks"`
+
+	Events []ContaminationEvent `json:"events"`
+}
+
+// ContaminationEvent: a slot saw another slot's canary.
+type ContaminationEvent struct {
+	Channel string `json:"channel"`
+
+	Slot Name `json:"slot"`
+
+	From Name `json:"from"`
+}
+
+// Density is what the runs of one arm and reset say of many slots at once.
+type Density struct {
+	Arm string `json:"arm"`
+
+	Reset Reset `json:"reset"`
+
+	Workload SHA256 `json:"workload"`
+
+	Emulated bool `json:"emulated,omitempty"`
+
+	Settings map[string]string `json:"settings"`
+
+	Levels []DensityLevel `json:"levels"`
+
+	Slope Slope `json:"slope"`
+
+	Stable StableN `json:"stable"`
+
+	Windows []SustainedWindow `json:"windows"`
+
+	PerHour PerHour `json:"perHour"`
+
+	Costs []Cost `json:"costs"`
+
+	// Why there is none, where there is none.
+	NoCosts string `json:"noCosts,omitempty"`
+
+	Isolation IsolationResult `json:"isolation"`
+
+	Storage *Storage `json:"storage,omitempty"`
+
+	// Runs on a host that was not quiet, with what it was busy with.
+	Noise []string `json:"noise"`
+
+	Differences []Difference `json:"differences"`
+}
+
+// DensityLevel is a number of slots with its runs.
+type DensityLevel struct {
+	Slots int64 `json:"slots"`
+
+	Runs []DensityRun `json:"runs"`
+
+	// Medians over slots and trials in bytes, of runs that passed.
+	PrivateDirty *float64 `json:"privateDirty,omitempty"`
+
+	Pss *float64 `json:"pss,omitempty"`
+
+	Harness *float64 `json:"harness,omitempty"`
+
+	// Median of the processors' time that a slot had used, in nanoseconds.
+	Cpu *float64 `json:"cpu,omitempty"`
+}
+
+// DensityRun is a trial of a level.
+type DensityRun struct {
+	Run string `json:"run"`
+
+	Trial int64 `json:"trial"`
+
+	Verdict RunVerdict `json:"verdict"`
+
+	Reason string `json:"reason,omitempty"`
+
+	// Host memory above the mean of the baselines before and after, in bytes; of runs that passed.
+	Above Int64 `json:"above,omitempty"`
+
+	// The two baselines, with no slot.
+	Before Int64 `json:"before,omitempty"`
+
+	After Int64 `json:"after,omitempty"`
+}
+
+// Slope of host memory against slots in bytes a slot.
+type Slope struct {
+	// Mean of the trials' least-squares slopes.
+	Value *float64 `json:"value,omitempty"`
+
+	Low *float64 `json:"low,omitempty"`
+
+	High *float64 `json:"high,omitempty"`
+
+	Confidence *float64 `json:"confidence,omitempty"`
+
+	// Each trial's.
+	Trials []float64 `json:"trials"`
+
+	Levels int64 `json:"levels"`
+
+	Few *TooFew `json:"few,omitempty"`
+
+	Reason string `json:"reason,omitempty"`
+}
+
+// StableN is the largest number of slots that passed every gate in two windows.
+type StableN struct {
+	N *int64 `json:"n,omitempty"`
+
+	// What came above it, or why there is none.
+	Above string `json:"above"`
+}
+
+// SustainedWindow is the runs of one window.
+type SustainedWindow struct {
+	Window int64 `json:"window"`
+
+	Slots int64 `json:"slots"`
+
+	Runs int64 `json:"runs"`
+
+	// From the start of the first run to the end of the last, in nanoseconds.
+	Wall Int64 `json:"wall"`
+
+	// Shorter than ten minutes.
+	Short bool `json:"short"`
+
+	// Valid rollouts of runs that passed, and all that were begun, controls included.
+	Valid int64 `json:"valid"`
+
+	Attempts int64 `json:"attempts"`
+
+	// Rollouts that were not valid, and runs that did not pass.
+	Failures []string `json:"failures"`
+
+	// Valid rollouts an hour, to four places.
+	PerHour Decimal `json:"perHour,omitempty"`
+
+	// Why there is none.
+	Reason string `json:"reason,omitempty"`
+}
+
+// PerHour is the rate over all windows.
+type PerHour struct {
+	Windows int64 `json:"windows"`
+
+	Value Decimal `json:"value,omitempty"`
+
+	// The slowest and the fastest window.
+	Low Decimal `json:"low,omitempty"`
+
+	High Decimal `json:"high,omitempty"`
+
+	// One of the windows is shorter than ten minutes.
+	Short bool `json:"short"`
+
+	Reason string `json:"reason,omitempty"`
+}
+
+// Cost of a valid rollout by one price.
+type Cost struct {
+	Price string `json:"price"`
+
+	Date Date `json:"date"`
+
+	Source string `json:"source"`
+
+	// USD an hour of the host, USD in all, USD a valid rollout; exact, then rounded to the last place that is printed.
+	Hourly Decimal `json:"hourly"`
+
+	Paid Decimal `json:"paid"`
+
+	Usd Decimal `json:"usd,omitempty"`
+
+	// Hours that were paid.
+	Hours Decimal `json:"hours"`
+
+	Valid int64 `json:"valid"`
+
+	Inference string `json:"inference"`
+
+	// estimate, until a receipt is attached: then its digest.
+	Label string `json:"label"`
+
+	// Why there is no number.
+	Reason string `json:"reason,omitempty"`
+}
+
+// IsolationResult over all levels.
+type IsolationResult struct {
+	// Absent without a control that fired in the same run.
+	Events *int64 `json:"events,omitempty"`
+
+	// Environment-hours, six places.
+	Hours Decimal `json:"hours,omitempty"`
+
+	// Upper bound of events an hour with 95% confidence (Poisson).
+	Upper *float64 `json:"upper,omitempty"`
+
+	Runs int64 `json:"runs"`
+
+	Control string `json:"control"`
+
+	Channels []string `json:"channels"`
+
+	Blind map[string]string `json:"blind,omitempty"`
+
+	Reason string `json:"reason,omitempty"`
+
+	Seen []ContaminationEvent `json:"seen,omitempty"`
+}
+
+// Storage in bytes.
+type Storage struct {
+	// Images of the checkpoint and its layer, the disk image, and the largest upper layer of a slot.
+	Checkpoint Int64 `json:"checkpoint,omitempty"`
+
+	Image Int64 `json:"image,omitempty"`
+}
+
+// Densities of the runs that were named.
+type Densities struct {
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	Method string `json:"method"`
+
+	Densities []Density `json:"densities"`
 }

@@ -1,0 +1,42 @@
+package compile
+
+import (
+	"fmt"
+
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// density checks what an experiment asks of many slots at once.
+//
+//	sweep.slots        ascend, so that what lies above a level is what comes after it
+//	sweep.settle, sweep.isolation, sustain.duration   parse and are above 0; isolation.period is at most its watch
+//	prices             inference that is counted has a price, a day and a source; that is not counted has none
+func (r *rules) density(e bench.Experiment) {
+	if s := e.Sweep; s != nil {
+		for i := 1; i < len(s.Slots); i++ {
+			if s.Slots[i] <= s.Slots[i-1] {
+				r.add(fmt.Sprintf("experiment.sweep.slots[%d]", i), fmt.Sprintf("%d comes after %d", s.Slots[i], s.Slots[i-1]), "name each number once, ascending")
+			}
+		}
+		r.duration("experiment.sweep.settle", s.Settle)
+		if w := s.Isolation; w != nil {
+			watch, period := r.duration("experiment.sweep.isolation.watch", string(w.Watch)), r.duration("experiment.sweep.isolation.period", w.Period)
+			if watch > 0 && period > watch {
+				r.add("experiment.sweep.isolation.period", fmt.Sprintf("%s is longer than what is watched, %s", w.Period, w.Watch), "")
+			}
+		}
+	}
+	if s := e.Sustain; s != nil {
+		r.duration("experiment.sustain.duration", string(s.Duration))
+	}
+	if p := e.Prices; p != nil {
+		i := p.Inference
+		priced := i.Rollout != "" && i.Date != "" && i.Source != ""
+		switch {
+		case i.Counted == "in" && !priced:
+			r.add("experiment.prices.inference", "inference is counted, and lacks rollout, date or source", `name them, or set counted: "out"`)
+		case i.Counted == "out" && i.Rollout != "":
+			r.add("experiment.prices.inference.rollout", "is a price of what is not counted", `set counted: "in", or leave the price out`)
+		}
+	}
+}
