@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/drumsbench/drumsbench/arms/systemd"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -34,7 +35,7 @@ func AdoptOwner(ws *engine.Workspace, k Known, limits map[string]int) (*Owner, e
 
 func adoptOwner(ws *engine.Workspace, at layout, mkdir func(string, fs.FileMode) error, k Known, limits map[string]int) (*Owner, error) {
 	o := &Owner{
-		ws: ws, at: at, privateMount: -1, limits: map[string]int{}, mkdir: mkdir,
+		ws: ws, at: at, privateMount: -1, limits: map[string]int{}, mkdir: mkdir, units: systemd.Manager{},
 		setControl: func(dir, change string) error { return write(filepath.Join(dir, "cgroup.subtree_control"), change) },
 	}
 	for slot, n := range limits {
@@ -161,10 +162,15 @@ func (l *Limits) adoptV2(o *Owner) error {
 	if err != nil {
 		return &engine.Error{Op: "adopt limits", Err: err}
 	}
-	l.places[""] = place{dir: n.path, mount: h.mount, path: filepath.Join(h.root(), rel)}
-	if l.dir, err = os.Open(n.path); err != nil {
+	path := filepath.Join(h.root(), rel)
+	if IsScope(n.path) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		*l = *o.scoped(n, path, bounds{})
+	} else if l.dir, err = os.Open(n.path); err != nil {
 		return &engine.Error{Op: "adopt limits", Err: err}
 	}
+	l.places[""] = place{dir: n.path, mount: h.mount, path: path}
 	if _, err := os.Lstat(filepath.Join(n.path, v2SwapLimit)); err != nil {
 		l.noSwap = v2NoSwap
 	}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/engine"
 )
@@ -23,6 +24,37 @@ import (
 // cgroup-v2.rst).
 type stand struct {
 	node *node
+}
+
+// delegateMarks are the attributes by which systemd says that what lies below a
+// group is not its own to change (systemd, CGROUP_DELEGATION.md).
+var delegateMarks = []string{"trusted.delegate", "user.delegate"}
+
+const delegateHint = "run in a delegated group: systemd-run --scope -p Delegate=yes drumsbench …"
+
+// delegated requires, where systemd runs a host whose only hierarchy is v2, that
+// our own group or one above it was given away: what systemd keeps it may change
+// and take away at any time.
+func (l layout) delegated() error {
+	if !l.systemd || !l.unified {
+		return nil
+	}
+	const op = "look for a delegated cgroup"
+	for dir := l.v2.dir(); ; dir = filepath.Dir(dir) {
+		for _, mark := range delegateMarks {
+			var value [8]byte
+			n, err := unix.Getxattr(dir, mark, value[:])
+			switch {
+			case err == nil && string(value[:n]) == "1":
+				return nil
+			case err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP):
+				return &engine.Error{Op: op, Err: fmt.Errorf("%w: %s of %s: %w", engine.ErrUnknown, mark, dir, err)}
+			}
+		}
+		if dir == l.v2.mount || dir == "/" {
+			return &engine.Error{Op: op, Err: fmt.Errorf("%w: %s is systemd's own, and so are the groups above it", engine.ErrRefused, l.v2.dir()), Hint: delegateHint}
+		}
+	}
 }
 
 // delegate switches controllers on for the children of every level from our own
@@ -39,7 +71,7 @@ func (o *Owner) delegate(controllers []string, below ...string) error {
 		return &engine.Error{
 			Op:   "enable cgroup controllers",
 			Err:  fmt.Errorf("%w: %s is not given %s by the group above it", engine.ErrRefused, own, strings.Join(missing, ", ")),
-			Hint: "run in a delegated group: systemd-run --scope -p Delegate=yes drumsbench …",
+			Hint: delegateHint,
 		}
 	}
 	before, err := read(own, "cgroup.subtree_control")

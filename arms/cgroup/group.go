@@ -28,6 +28,8 @@ type Group struct {
 	mu   sync.Mutex
 	node *node
 	dir  *os.File
+	// units is the systemd that made the group, a scope; nil for one that we made.
+	units Units
 }
 
 // make owns, makes and opens the group's directory.
@@ -59,7 +61,11 @@ func (g *Group) FD() int {
 // Pids lists the processes of the group and of the groups below it. Dead
 // processes that nobody has waited for are not listed (cgroup-v2.rst).
 func (g *Group) Pids() ([]int, error) {
-	pids, err := pidsBelow(g.path)
+	list := func() ([]int, error) { return pidsBelow(g.path) }
+	if g.units != nil { // which takes an empty one away
+		list = g.node.pids
+	}
+	pids, err := list()
 	if err != nil {
 		return nil, &engine.Error{Op: "list cgroup", Err: err}
 	}
@@ -80,6 +86,9 @@ func (g *Group) Pids() ([]int, error) {
 func (g *Group) Kill(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.units != nil {
+		return g.killScope(ctx)
+	}
 	killed, err := kill(ctx, g.node)
 	if err != nil || !killed {
 		return err
@@ -209,6 +218,13 @@ func (g *Group) setFrozen(ctx context.Context, op, value string, want bool) erro
 func (g *Group) Remove(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.units != nil {
+		err := g.removeScope(ctx)
+		if err == nil {
+			g.owner.forget(g)
+		}
+		return err
+	}
 	if err := g.node.remove(ctx); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/cgroups/v3"
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/drumsbench/drumsbench/arms/systemd"
 	"github.com/drumsbench/drumsbench/engine"
 )
 
@@ -43,6 +44,10 @@ type layout struct {
 	v2path string
 	// home says that v2 is the operator's group for us and not the one that we are in.
 	home bool
+	// systemd says that it runs the host, and so keeps what it did not delegate.
+	systemd bool
+	// pretended says that the hierarchy is a test's, not the kernel's.
+	pretended bool
 	// v1 by controller; co-mounted controllers share a mount point.
 	v1 map[string]hierarchy
 }
@@ -70,7 +75,9 @@ func discover() (layout, error) {
 	if err != nil {
 		return layout{}, &engine.Error{Op: "read cgroup mounts", Err: err}
 	}
-	return newLayout(cgroups.Mode() == cgroups.Unified, own, v2path, mounts).at(os.Getenv(Variable))
+	at := newLayout(cgroups.Mode() == cgroups.Unified, own, v2path, mounts)
+	at.systemd = systemd.Here()
+	return at.at(os.Getenv(Variable))
 }
 
 // Variable names the directory of a v2 group in which an operator wants our groups, in

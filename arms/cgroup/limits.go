@@ -32,6 +32,10 @@ type Limits struct {
 	kernel kernel
 	// dir is the v2 group, held open for FD; nil on v1.
 	dir *os.File
+	// scope is the group where systemd makes it, want what it is to enforce; nil and
+	// nothing for limits that we make.
+	scope *Group
+	want  bounds
 	// noSwap says why swap cannot be bounded or read; empty when it can.
 	noSwap string
 }
@@ -200,7 +204,7 @@ func (l *Limits) effective() (bounds, error) {
 
 // key of a controller's place: on v2 one directory serves all.
 func (l *Limits) key(controller string) string {
-	if _, unified := l.places[""]; unified {
+	if l.Unified() {
 		return ""
 	}
 	return controller
@@ -227,8 +231,15 @@ func tightest[T int64 | float64](p place, read func(string) (T, error)) (T, erro
 	return low, nil
 }
 
+// Unified says whether the limits are one v2 group.
+func (l *Limits) Unified() bool {
+	_, unified := l.places[""]
+	return unified
+}
+
 // FD of the v2 limits group, to start the slot's processes in on a unified
-// host; -1 on v1, where they start in the slot's ownership Group and join by Dirs.
+// host; -1 on v1, where they start in the slot's ownership Group and join by Dirs,
+// and for a scope, which systemd moves them into.
 func (l *Limits) FD() int {
 	if l.dir == nil {
 		return -1
@@ -307,6 +318,9 @@ func (l *Limits) Read(pids []int) engine.Reading[engine.Limits] {
 
 // Remove takes the groups away, as Group.Remove. Idempotent.
 func (l *Limits) Remove(ctx context.Context) error {
+	if l.scope != nil {
+		return l.scope.Remove(ctx)
+	}
 	var errs *multierror.Error
 	for i := len(l.nodes) - 1; i >= 0; i-- {
 		errs = multierror.Append(errs, l.nodes[i].remove(ctx))

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/arms/systemd"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -41,12 +42,15 @@ type Owner struct {
 	// setControl and mkdir are the kernel's, but for tests of v2 on a tree without one.
 	setControl func(dir, change string) error
 	mkdir      func(string, fs.FileMode) error
+	// units is the host's systemd.
+	units Units
 }
 
 // OpenOwner makes the ownership cgroup drums-<ws.ID> on the v2 hierarchy below
 // our own current group. A host without a cgroup2 mount (pure v1) gets a
 // private one below ws.Work, since the hierarchy itself always exists. A group
-// of that name that exists already is ErrRefused.
+// of that name that exists already is ErrRefused, and so is one below a group
+// that systemd keeps for itself.
 func OpenOwner(ws *engine.Workspace) (*Owner, error) {
 	at, err := discover()
 	if err != nil {
@@ -61,11 +65,15 @@ func openOwner(ws *engine.Workspace, at layout, mkdir func(string, fs.FileMode) 
 		limits:     map[string]int{},
 		setControl: func(dir, change string) error { return write(filepath.Join(dir, "cgroup.subtree_control"), change) },
 		mkdir:      mkdir,
+		units:      systemd.Manager{},
 	}
 	if o.at.v2 == nil {
 		if err := o.mountPrivate(); err != nil {
 			return nil, err
 		}
+	}
+	if err := o.at.delegated(); err != nil {
+		return nil, errors.Join(err, o.unmountPrivate())
 	}
 	var err error
 	o.node, err = makeNode(ws.Ledger, mkdir, filepath.Join(o.at.v2.dir(), "drums-"+ws.ID), "ownership of run "+ws.ID)

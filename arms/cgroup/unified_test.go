@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -328,4 +330,8 @@ func TestStepAsideInner(t *testing.T) {
 	if !t.Failed() {
 		fmt.Println("stepped aside and back")
 	}
+}
+
+func setDelegate(dir, value string) error {
+	return unix.Setxattr(dir, "trusted.delegate", []byte(value), 0)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/systemd"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -50,10 +51,22 @@ func New(settings bench.OCISettings, runc Tool, tool criu.Tool, host []bench.Fac
 		return nil, err
 	}
 	if settings.Cgroups == systemdCgroups {
-		return nil, &engine.Error{Op: "make oci arm", Err: fmt.Errorf("%w: the cgroup driver systemd needs a host that systemd runs", engine.ErrRefused),
-			Hint: `set cgroups to "cgroupfs"`}
+		if err := scopes(systemd.Here(), cgroup.Mode()); err != nil {
+			return nil, &engine.Error{Op: "make oci arm", Err: fmt.Errorf("%w: the cgroup driver systemd %w", engine.ErrRefused, err), Hint: `set cgroups to "cgroupfs"`}
+		}
 	}
 	return &Arm{settings: settings, tool: tool, runcTool: runc, host: host}, nil
+}
+
+// scopes says why a host's systemd cannot make a slot's group; nil where it can.
+func scopes(here bool, mode string) error {
+	switch {
+	case !here:
+		return errors.New("needs a host that systemd runs")
+	case mode != "unified":
+		return fmt.Errorf("needs a host whose only cgroup hierarchy is v2, and this one is %s", mode)
+	}
+	return nil
 }
 
 // Describe implements engine.Arm.
@@ -82,6 +95,10 @@ func (a *Arm) Describe() engine.Description {
 	if a.settings.Seccomp != nil {
 		d.Settings["seccomp"] = a.settings.Seccomp.File + " " + string(a.settings.Seccomp.Sha256)
 	}
+	if a.settings.Cgroups == systemdCgroups {
+		d.Differences = append(d.Differences, bench.Difference{Name: "systemd-scope",
+			Text: "systemd makes the slot's control group, a transient scope in the slice that the engine runs in, anew for each provision and restore, and moves the slot's first process into it: bounds of that slice hold too, and systemd's answer is part of each reset"})
+	}
 	if a.settings.Namespace == holderNamespace {
 		d.Differences = append(d.Differences, bench.Difference{Name: "network-holder",
 			Text: "a process of the engine's keeps the slot's network namespace over all restores; what the guest changes in it stays, and the network gate compares it. The holder's memory is counted as the harness's"})
@@ -101,8 +118,19 @@ func (a *Arm) Describe() engine.Description {
 }
 
 // Facts implements engine.Arm.
-func (a *Arm) Facts(context.Context) []bench.Fact {
-	return append(append(append(a.runcTool.Facts(), a.tool.Facts()...), a.host...), engine.NativeAccelerator())
+func (a *Arm) Facts(ctx context.Context) []bench.Fact {
+	facts := append(append(append(a.runcTool.Facts(), a.tool.Facts()...), a.host...), engine.NativeAccelerator())
+	if a.settings.Cgroups == systemdCgroups {
+		f := bench.Fact{Name: "systemd.version", View: engine.ViewHost}
+		v, err := systemd.Manager{}.Version(ctx)
+		if f.Known = err == nil; f.Known {
+			f.Value, f.Source = v, "org.freedesktop.systemd1.Manager"
+		} else {
+			f.Reason = err.Error()
+		}
+		facts = append(facts, f)
+	}
+	return facts
 }
 
 // root is the mounted image.

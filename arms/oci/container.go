@@ -16,6 +16,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/systemd"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 )
@@ -33,7 +34,8 @@ type Container struct {
 	// Group is the part of the ownership cgroup that the container's processes are
 	// born in, Helpers that of the runc that does not make some.
 	Group, Helpers *cgroup.Group
-	// Limits are the container's groups in every hierarchy that runc sees: it makes none itself.
+	// Limits are the container's groups in every hierarchy that runc sees: it makes
+	// none itself. Where they are a scope, it has systemd make that, and Group is it.
 	Limits *cgroup.Limits
 }
 
@@ -47,24 +49,31 @@ func (c Container) criuConf() string { return filepath.Join(c.Dir, "criu.conf") 
 // Folders are those that must be there before runc is called.
 func (c Container) Folders() []string { return []string{c.home(), c.runcRoot()} }
 
+// scoped says that systemd makes the container's control group.
+func (c Container) scoped() bool { return c.Limits != nil && c.Limits.Scope() != nil }
+
 // Bound adds to new limits the group without which runc does not work.
 func Bound(l *cgroup.Limits, owner *cgroup.Owner) error { return l.Also(owner, "devices") }
 
 // birth is the cgroup that a runc which makes processes is born in, with whatever
 // it starts: the container's part of the ownership cgroup. Where limits live on v2,
 // a group with processes cannot bound others below it, and runc moves what it makes
-// into the limits itself. Asked for anew each time: a kill renews the group.
+// into the limits itself, or has systemd do it. Asked for anew each time: a kill renews the group.
 func (c Container) birth() int {
-	if c.Limits.FD() >= 0 {
+	if c.Limits.Unified() {
 		return c.Helpers.FD()
 	}
 	return c.Group.FD()
 }
 
 // CgroupsPath is the container's path, relative as runc takes it: on v1 to runc's
-// own group, which is ours, on v2 to the group that runc's own lies in.
+// own group, which is ours, on v2 to the group that runc's own lies in; of a scope
+// what names it to systemd.
 func (c Container) CgroupsPath() string {
-	if c.Limits.FD() >= 0 {
+	switch {
+	case c.scoped():
+		return c.Limits.CgroupsPath()
+	case c.Limits.Unified():
 		return c.Group.Name() + "/" + c.Limits.Name()
 	}
 	return c.Limits.Name()
@@ -76,6 +85,10 @@ func (c Container) Write(spec *specs.Spec, criuSettings string) error {
 		spec.Annotations = map[string]string{}
 	}
 	spec.Annotations[criuConfig] = c.criuConf()
+	if c.scoped() {
+		// systemd is to forget a scope that it could not start.
+		spec.Annotations["org.systemd.property.CollectMode"] = "'inactive-or-failed'"
+	}
 	b, err := json.MarshalIndent(spec, "", "  ")
 	if err != nil {
 		return err
@@ -96,7 +109,7 @@ func (c Container) Configure(criuSettings string) error {
 
 // runc is the program with its state in the container's folder.
 func (c Container) runc() *gorunc.Runc {
-	return &gorunc.Runc{Command: c.Runc.Path, Root: c.runcRoot(), Log: c.runcLog(), LogFormat: gorunc.Text}
+	return &gorunc.Runc{Command: c.Runc.Path, Root: c.runcRoot(), Log: c.runcLog(), LogFormat: gorunc.Text, SystemdCgroup: c.scoped()}
 }
 
 // env is the whole environment of runc, and with it of the criu that it starts,
@@ -111,12 +124,26 @@ func (c Container) env() []string {
 	return append(env, "HOME="+c.home())
 }
 
+// above are the groups that hold the container's and are not ours to change.
+func (c Container) above() []string {
+	owner := filepath.Dir(c.Helpers.Path())
+	dirs := []string{filepath.Dir(owner)}
+	if c.scoped() {
+		dirs = append(dirs, filepath.Dir(c.Group.Path()))
+	}
+	return dirs
+}
+
 // stage runs fn on a thread where runc and criu find what they need and nothing
 // else: private mounts (tree.BesideCRIU), and of the host's cgroups only the
 // hierarchies that a slot is bounded by.
 func (c Container) stage(keep []string, fn func() error) error {
-	return tree.BesideCRIU(c.CRIU, c.State, append([]string{c.Work, c.Run, c.Runc.Path}, keep...), func() error {
-		if err := hideCgroups(); err != nil {
+	keep = append([]string{c.Work, c.Run, c.Runc.Path}, keep...)
+	if c.scoped() {
+		keep = append(keep, systemd.Reached()...)
+	}
+	return tree.BesideCRIU(c.CRIU, c.State, keep, func() error {
+		if err := hideCgroups(c.above()...); err != nil {
 			return err
 		}
 		return fn()
@@ -188,6 +215,11 @@ func (c Container) making(ctx context.Context, keep []string, f func(context.Con
 		}
 		return 0, err
 	}
+	if c.scoped() {
+		if err := c.Limits.Made(); err != nil {
+			return 0, err
+		}
+	}
 	text, err := os.ReadFile(c.pidFile())
 	if err != nil {
 		return 0, err
@@ -195,7 +227,7 @@ func (c Container) making(ctx context.Context, keep []string, f func(context.Con
 	if pid, err = strconv.Atoi(strings.TrimSpace(string(text))); err != nil {
 		return 0, fmt.Errorf("read %s: %w", c.pidFile(), err)
 	}
-	// pid is what runc wrote down; that it is the container's is found out by the group that it was born in.
+	// pid is what runc wrote down; that it is the container's is found out by the group that it is in.
 	inside, err := c.Group.Pids()
 	if err != nil {
 		return 0, err
@@ -256,7 +288,7 @@ func (c Container) Delete(ctx context.Context) error {
 	}
 	defer engine.StartSpan(ctx, "delete")()
 	return tree.Apart(0, func() error {
-		if err := hideCgroups(); err != nil {
+		if err := hideCgroups(c.above()...); err != nil {
 			return err
 		}
 		ctx, done := call{groupFD: c.Helpers.FD(), env: c.env()}.with(ctx)

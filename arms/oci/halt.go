@@ -40,7 +40,7 @@ func (p *place) halt(ctx context.Context, t *tenancy) (h halted, err error) {
 			err = errors.Join(fmt.Errorf("stop the tree: %w", err), p.unhalt(ctx, t, h))
 		}
 	}()
-	if err := p.group.Freeze(ctx); err != nil {
+	if err := p.holding(t).Freeze(ctx); err != nil {
 		return h, err
 	}
 	tasks, err := procfs.Tasks(t.Pid)
@@ -66,7 +66,7 @@ func (p *place) halt(ctx context.Context, t *tenancy) (h halted, err error) {
 		}
 		h.signalled[task.Inner] = true
 	}
-	if err := p.group.Thaw(ctx); err != nil {
+	if err := p.holding(t).Thaw(ctx); err != nil {
 		return h, err
 	}
 	limited, cancel := context.WithTimeout(ctx, haltTime)
@@ -83,7 +83,7 @@ func (p *place) halt(ctx context.Context, t *tenancy) (h halted, err error) {
 func (p *place) unhalt(ctx context.Context, t *tenancy, h halted) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tree.UndoTime)
 	defer cancel()
-	err := p.group.Thaw(ctx)
+	err := p.holding(t).Thaw(ctx)
 	if len(h.signalled) == 0 {
 		return err
 	}

@@ -46,7 +46,7 @@ func (p *place) strays(t *tenancy) ([]bench.Finding, error) {
 	for _, task := range tasks {
 		ours[task.Pid] = true
 	}
-	inside, err := p.group.Pids()
+	inside, err := p.holding(t).Pids()
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,8 @@ type place struct {
 	root *root
 	name string
 	// group is the slot's part of the ownership cgroup, helpers that of the runc
-	// that dumps it; both outlive resets.
+	// that dumps it; both outlive resets. Where systemd makes the slot's cgroup group
+	// stays empty (holding).
 	group, helpers *cgroup.Group
 	// holder keeps the slot's network namespace over all resets, failed ones too;
 	// nil where runc makes one.
@@ -56,7 +57,15 @@ func (p *place) containerID(life string) string { return "drums-" + p.ws.ID + "-
 // container is the tenancy's container.
 func (p *place) container(t *tenancy) Container {
 	return Container{ID: t.id, Runc: p.arm.runcTool, CRIU: p.arm.tool, State: p.ws.State, Work: p.ws.Work, Run: p.ws.Run, Dir: t.Dir,
-		Group: p.group, Helpers: p.helpers, Limits: t.Limits}
+		Group: p.holding(t), Helpers: p.helpers, Limits: t.Limits}
+}
+
+// holding is the group that a tenancy's processes are in.
+func (p *place) holding(t *tenancy) *cgroup.Group {
+	if t != nil && t.Limits != nil && t.Limits.Scope() != nil {
+		return t.Limits.Scope()
+	}
+	return p.group
 }
 
 // Name implements engine.Place.
@@ -131,6 +140,10 @@ func (p *place) move(r bench.Resources) (*tenancy, error) {
 		return nil, err
 	}
 	var err error
+	if p.arm.settings.Cgroups == systemdCgroups {
+		t.Limits, err = cgroup.NewScope(p.ws, p.arm.groups.Run, p.name, r)
+		return t, err
+	}
 	if t.Limits, err = cgroup.NewLimits(p.ws, p.arm.groups.Run, p.name, r); err != nil {
 		return nil, err
 	}
@@ -176,11 +189,13 @@ func (p *place) Vacate(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	// The groups hold the whole tree and every runc and criu at work on it.
-	if err := errors.Join(p.helpers.Kill(ctx), p.group.Kill(ctx)); err != nil {
+	// The groups hold the whole tree and every runc and criu at work on it. runc comes
+	// first: it may be about to make what the tree is in.
+	holding := p.holding(t)
+	if err := errors.Join(p.helpers.Kill(ctx), holding.Kill(ctx)); err != nil {
 		return err
 	}
-	if err := t.End(ctx, p.ws.Ledger, p.group, p.helpers); err != nil {
+	if err := t.End(ctx, p.ws.Ledger, holding, p.helpers); err != nil {
 		return err
 	}
 	// runc lets go of what it knows. Whether all of it is gone is found out below,

@@ -76,7 +76,7 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (s 
 	if err := p.prepare(t, params.Guest.Server.Exec, env, params.Resources, Settings(t.Policy)); err != nil {
 		return nil, err
 	}
-	if err := t.Intend(p.ws.Ledger, bench.Claim{Cgroup: p.group.Path(), Note: "first process of " + p.name}); err != nil {
+	if err := t.Intend(p.ws.Ledger, bench.Claim{Cgroup: p.holding(t).Path(), Note: "first process of " + p.name}); err != nil {
 		return nil, err
 	}
 	defer engine.StartSpan(ctx, "start")()

@@ -83,7 +83,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return nil, err
 	}
-	if err := t.Intend(p.ws.Ledger, bench.Claim{Cgroup: p.group.Path(), Note: "restored first process of " + p.name}); err != nil {
+	if err := t.Intend(p.ws.Ledger, bench.Claim{Cgroup: p.holding(t).Path(), Note: "restored first process of " + p.name}); err != nil {
 		return nil, err
 	}
 	pid, err := p.container(t).Restore(ctx, p.ws.Evidence, filepath.Join(cp.Dir, tree.ImagesDir), work, p.arm.settings.Locks != "refuse", func() error {

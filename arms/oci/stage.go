@@ -3,6 +3,7 @@ package oci
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -22,7 +23,9 @@ var shown = map[string]bool{"cpu": true, "cpuacct": true, "memory": true, "pids"
 // root, which would take the slot out of the ownership cgroup that it is born in.
 // And where it sees a v1 freezer it has criu freeze the tree there: a task that
 // is left frozen by a criu that was killed does not die of SIGKILL.
-func hideCgroups() error {
+//
+// above are the groups of v2 below which runc may change what it likes.
+func hideCgroups(above ...string) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	if err != nil {
 		return fmt.Errorf("list cgroup mounts: %w", err)
@@ -31,8 +34,8 @@ func hideCgroups() error {
 	for _, m := range mounts {
 		v1 = v1 || m.FSType == "cgroup" && isShown(m)
 	}
-	if !v1 { // a unified host
-		return nil
+	if !v1 {
+		return keepControllers(mounts, above)
 	}
 	for _, m := range mounts {
 		if m.FSType == "cgroup" && isShown(m) {
@@ -40,6 +43,29 @@ func hideCgroups() error {
 		}
 		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			return &os.PathError{Op: "hide", Path: m.Mountpoint, Err: err}
+		}
+	}
+	return nil
+}
+
+// keepControllers hides, on a unified host, what hands controllers on in groups that
+// are not the arm's and in those above them: runc switches on all that it knows at
+// each level down to the container. That is not its business there, and in our own
+// current group it would keep us from ever moving back into it.
+func keepControllers(mounts []*mountinfo.Info, above []string) error {
+	hidden := map[string]bool{}
+	for _, m := range mounts {
+		for _, dir := range above {
+			for ; dir == m.Mountpoint || strings.HasPrefix(dir, m.Mountpoint+"/"); dir = filepath.Dir(dir) {
+				if hidden[dir] {
+					break
+				}
+				hidden[dir] = true
+				file := filepath.Join(dir, "cgroup.subtree_control")
+				if err := unix.Mount("/dev/null", file, "", unix.MS_BIND, ""); err != nil {
+					return &os.PathError{Op: "hide", Path: file, Err: err}
+				}
+			}
 		}
 	}
 	return nil

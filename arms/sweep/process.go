@@ -34,7 +34,7 @@ func (s *sweeper) endProcesses(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, o := range s.open { // the topmost group comes first and takes those below along
-		if o.Kind != "cgroup" || o.Boot != s.boot || s.claim.refuses(o) != "" {
+		if o.Kind != "cgroup" && o.Kind != "scope" || o.Boot != s.boot || s.claim.refuses(o) != "" {
 			continue
 		}
 		g, _, err := s.findGroup(o)

@@ -266,6 +266,8 @@ func (s *sweeper) thing(ctx context.Context, o record.Owned) Thing {
 		t = s.process(o)
 	case "cgroup":
 		t = s.cgroup(ctx, o)
+	case "scope":
+		t = s.scope(ctx, o)
 	case "mount", "namespace":
 		t = s.mount(ctx, o)
 	case "loop":

@@ -57,7 +57,8 @@ func (g *Groups) Handle(name string, tenancies int, root *Root, group *cgroup.Gr
 // and, while it lives, its first process, by pid and start time. Of the
 // checkpoint that it came from only the folder is known. Nothing is written to
 // the ledger. Of a vacant place limits may be absent: runc takes those of a
-// container that it dumped away.
+// container that it dumped away. Where systemd made its limits, they are the group
+// that its processes are in.
 func AdoptTenancy(owner *cgroup.Owner, group *cgroup.Group, things Owned, h bench.TenancyHandle, state string) (*Tenancy, error) {
 	folder, err := things.One("directory", h.Folder)
 	if err != nil {
@@ -91,6 +92,9 @@ func AdoptTenancy(owner *cgroup.Owner, group *cgroup.Group, things Owned, h benc
 	}
 	if state == "vacant" {
 		return t, nil
+	}
+	if scope := t.Limits.Scope(); scope != nil {
+		group = scope
 	}
 	first, err := things.Process(h.Process)
 	if err != nil {

@@ -39,28 +39,29 @@ func BesideCRIU(tool criu.Tool, state string, keep []string, fn func() error) er
 	if err != nil {
 		return err
 	}
+	keep = append(keep, state, tool.Path)
 	return Apart(0, func() error {
-		if err := criu.MountRun("/run"); err != nil {
+		if err := private("/run", keep, func() error { return criu.MountRun("/run") }); err != nil {
 			return err
 		}
 		if err := kdat.Prefill("/run"); err != nil {
 			return err
 		}
-		if err := privateTmp(append(keep, state, tool.Path)...); err != nil {
+		// Where criu makes a folder for the roots that it restores (/tmp/.criu.mntns.XXXXXX,
+		// criu/mount.c), which it leaves behind when it is killed.
+		if err := private("/tmp", keep, func() error {
+			return unix.Mount("tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
+		}); err != nil {
 			return err
 		}
 		return fn()
 	})
 }
 
-// tmp is where criu makes a folder for the roots that it restores
-// (/tmp/.criu.mntns.XXXXXX, criu/mount.c), which it leaves behind when it is killed.
-const tmp = "/tmp"
-
-// privateTmp gives the calling thread's mount namespace a /tmp of its own. What
-// lies below the host's and has to be found, mounts included, is bound back in:
-// the topmost folder of each path in keep.
-func privateTmp(keep ...string) error {
+// private has mount lay an empty folder over one of the host's in the calling
+// thread's mount namespace. What lies below the host's and has to be found, mounts
+// included, is bound back in: the topmost folder of each path in keep.
+func private(over string, keep []string, mount func() error) error {
 	trees := map[string]int{}
 	defer func() {
 		for _, fd := range trees {
@@ -70,9 +71,9 @@ func privateTmp(keep ...string) error {
 	for _, path := range keep {
 		real, err := filepath.EvalSymlinks(path)
 		if err != nil {
-			return fmt.Errorf("make private %s: %w", tmp, err)
+			return fmt.Errorf("make private %s: %w", over, err)
 		}
-		rest, below := strings.CutPrefix(real, tmp+"/")
+		rest, below := strings.CutPrefix(real, over+"/")
 		if !below {
 			continue
 		}
@@ -80,17 +81,17 @@ func privateTmp(keep ...string) error {
 		if _, have := trees[top]; have {
 			continue
 		}
-		fd, err := unix.OpenTree(unix.AT_FDCWD, filepath.Join(tmp, top), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		fd, err := unix.OpenTree(unix.AT_FDCWD, filepath.Join(over, top), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if err != nil {
-			return &os.PathError{Op: "open tree", Path: filepath.Join(tmp, top), Err: err}
+			return &os.PathError{Op: "open tree", Path: filepath.Join(over, top), Err: err}
 		}
 		trees[top] = fd
 	}
-	if err := unix.Mount("tmpfs", tmp, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
-		return fmt.Errorf("mount private %s: %w", tmp, err)
+	if err := mount(); err != nil {
+		return fmt.Errorf("mount private %s: %w", over, err)
 	}
 	for top, fd := range trees {
-		at := filepath.Join(tmp, top)
+		at := filepath.Join(over, top)
 		if err := os.Mkdir(at, 0o700); err != nil {
 			return err
 		}

@@ -10,9 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// overTmp is a /tmp of the thread's own.
+func overTmp(keep ...string) error {
+	return private("/tmp", keep, func() error { return unix.Mount("drums", "/tmp", "tmpfs", 0, "mode=1777") })
+}
+
 // A criu that is killed leaves a folder in /tmp: found by the crash windows.
 func TestPrivateTmp(t *testing.T) {
-	dir, err := os.MkdirTemp(tmp, "drums-tmp-")
+	dir, err := os.MkdirTemp("/tmp", "drums-tmp-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,10 +39,10 @@ func TestPrivateTmp(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(point, "mounted"), nil, 0o600); err != nil {
 			return err
 		}
-		if err := privateTmp("/usr/bin", link, dir); err != nil {
+		if err := overTmp("/usr/bin", link, dir); err != nil {
 			return err
 		}
-		if left, err = os.MkdirTemp(tmp, ".criu.mntns."); err != nil {
+		if left, err = os.MkdirTemp("/tmp", ".criu.mntns."); err != nil {
 			return err
 		}
 		if _, err := os.Stat(filepath.Join(point, "mounted")); err != nil {
@@ -54,7 +59,7 @@ func TestPrivateTmp(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "written")); err != nil {
 		t.Errorf("what has to be found was not that of the host: %v", err)
 	}
-	if err := Apart(0, func() error { return privateTmp(filepath.Join(dir, "no such")) }); !errors.Is(err, fs.ErrNotExist) {
+	if err := Apart(0, func() error { return overTmp(filepath.Join(dir, "no such")) }); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a path that is not there: %v", err)
 	}
 }

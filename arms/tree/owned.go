@@ -41,9 +41,13 @@ func (o Owned) One(kind, path string) (bench.OwnedThing, error) {
 	return *found, nil
 }
 
-// Group is the control group at a path.
+// Group is the control group at a path, a scope's too.
 func (o Owned) Group(path string) (cgroup.Known, error) {
-	t, err := o.One("cgroup", path)
+	kind := "cgroup"
+	if cgroup.IsScope(path) {
+		kind = "scope"
+	}
+	t, err := o.One(kind, path)
 	if err != nil {
 		return cgroup.Known{}, err
 	}
