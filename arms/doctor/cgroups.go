@@ -149,9 +149,63 @@ func (h *Host) controllersV2(g hierarchies) []bench.HostFinding {
 		}
 	}
 	if found == nil {
+		foreign, err := h.foreign(g.v2)
+		switch {
+		case err != nil:
+			return unread(Unknown, "cgroups", err)
+		case foreign != "":
+			return one(Lack, "cgroups", fmt.Sprintf("%s also holds process %s, which is not this one's: a group with processes hands no controllers on, and only our own can step aside", g.v2, foreign),
+				"run this in a group of its own: systemd-run --scope -p Delegate=yes drumsbench …; or give "+cgroup.Variable+" a group for it (docs/operating.md)")
+		}
 		found = fine("cgroups", "unified, with %s", strings.Join(limited, ", "))
 	}
 	return found
+}
+
+// foreign is a process in the group that is neither this one nor its child; empty
+// where there is none. The root group may hold any and hands on all the same.
+func (h *Host) foreign(group string) (string, error) {
+	if _, err := h.read(path.Join(group, "cgroup.type")); absent(err) {
+		return "", nil // the root has none
+	}
+	own, _, err := h.stat("self")
+	if err != nil {
+		return "", err
+	}
+	held, err := h.read(path.Join(group, "cgroup.procs"))
+	if err != nil {
+		return "", err
+	}
+	for _, pid := range strings.Fields(held) {
+		if pid == own {
+			continue
+		}
+		switch _, parent, err := h.stat(pid); {
+		case absent(err): // ended meanwhile, or of another pid namespace, of which 0 is
+			if pid == "0" {
+				return pid, nil
+			}
+		case err != nil:
+			return "", err
+		case parent != own:
+			return pid, nil
+		}
+	}
+	return "", nil
+}
+
+// stat is the pid of a process and its parent's (proc_pid_stat(5)).
+func (h *Host) stat(process string) (pid, parent string, err error) {
+	text, err := h.read(path.Join("/proc", process, "stat"))
+	if err != nil {
+		return "", "", err
+	}
+	pid, _, _ = strings.Cut(text, " ")
+	rest := strings.Fields(text[strings.LastIndexByte(text, ')')+1:]) // the name may hold anything
+	if len(rest) < 2 {
+		return "", "", fmt.Errorf("/proc/%s/stat reads %q", process, text)
+	}
+	return pid, rest[1], nil
 }
 
 // ownership tries the cgroup that every process of a run is born in.

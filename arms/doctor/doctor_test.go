@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/oci"
 	"github.com/drumsbench/drumsbench/arms/qemu"
@@ -209,6 +210,10 @@ func onV2(p *planted) {
 	p.file("/proc/self/mountinfo", unified)
 	p.file("/proc/self/cgroup", "0::/user.slice/ours\n")
 	p.file("/sys/fs/cgroup/user.slice/ours/cgroup.controllers", "cpu io memory pids\n")
+	p.file("/sys/fs/cgroup/user.slice/ours/cgroup.type", "domain\n")
+	p.file("/sys/fs/cgroup/user.slice/ours/cgroup.procs", "4242\n4243\n4244\n") // we, a child of ours, one that ended meanwhile
+	p.file("/proc/self/stat", "4242 (drums) S 1 4242 4242 0\n")
+	p.file("/proc/4243/stat", "4243 (a) b) S 4242 4242 4242 0\n")
 }
 
 // causes are all that a check can find, each planted alone: exactly the findings
@@ -341,6 +346,30 @@ var causes = []struct {
 		p.Group = func(_ context.Context, dir string) error { return errors.New("no cgroup.kill in " + dir) }
 	}, []string{"lack cgroup2: a group below /sys/fs/cgroup/unified does not do what a run needs: no cgroup.kill in /sys/fs/cgroup/unified"}, "5.14", Lack},
 	{"unified", onV2, nil, "", OK},
+	{"unified beside a shell", func(p *planted) {
+		onV2(p)
+		p.file("/sys/fs/cgroup/user.slice/ours/cgroup.procs", "4100\n4242\n")
+		p.file("/proc/4100/stat", "4100 (bash) S 1 4100 4100 0\n")
+	}, []string{"lack cgroups: /sys/fs/cgroup/user.slice/ours also holds process 4100"}, "Delegate=yes", Lack},
+	{"unified beside a process of another pid namespace", func(p *planted) {
+		onV2(p)
+		p.file("/sys/fs/cgroup/user.slice/ours/cgroup.procs", "0\n4242\n")
+	}, []string{"lack cgroups: /sys/fs/cgroup/user.slice/ours also holds process 0"}, "Delegate=yes", Lack},
+	{"unified, who is here is closed", func(p *planted) { onV2(p); p.closed("/sys/fs/cgroup/user.slice/ours/cgroup.procs") }, []string{"unknown cgroups"}, "", Unknown},
+	{"unified, a group for ours", func(p *planted) {
+		onV2(p)
+		p.file("/sys/fs/cgroup/user.slice/ours/cgroup.procs", "4100\n4242\n")
+		p.file("/proc/4100/stat", "4100 (bash) S 1 4100 4100 0\n")
+		p.folder("/sys/fs/cgroup/home.service")
+		for name, text := range map[string]string{"controllers": "cpu memory pids", "type": "domain", "procs": ""} {
+			p.file("/sys/fs/cgroup/home.service/cgroup."+name, text+"\n")
+		}
+		p.Env = append(p.Env, cgroup.Variable+"=/sys/fs/cgroup/home.service")
+	}, nil, "", OK},
+	{"unified, no such group for ours", func(p *planted) {
+		onV2(p)
+		p.Env = append(p.Env, cgroup.Variable+"=/sys/fs/cgroup/home.service")
+	}, []string{"unknown cgroups", "unknown cgroup2", "warn strays"}, "", Unknown},
 	{"unified without memory", func(p *planted) {
 		onV2(p)
 		p.file("/sys/fs/cgroup/user.slice/ours/cgroup.controllers", "cpu pids\n")

@@ -42,6 +42,8 @@ type Options struct {
 	// State is the outer state directory: images, programs, CRIU, manifests with
 	// pins. The machine's own lies at the same path, which is baked into CRIU.
 	State string
+	// Page is docs/operating.md, whose blocks install the programs.
+	Page string
 	// Files go into the machine's first disk beside the programs, by their path there: tests, pages.
 	Files map[string]string
 	// Log receives a line for each thing done.
@@ -193,26 +195,35 @@ func (m *Machine) makeDisks(ctx context.Context) error {
 	if _, err := tool(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", m.boot.image, m.disk("root.qcow2")); err != nil {
 		return err
 	}
-	bundle := m.disk("in")
+	bundle, content := m.disk("in"), m.disk("bundle")
 	state := m.options.State
-	want := map[string]string{
-		"bin":        filepath.Join(state, "bin"),
-		"state/criu": filepath.Join(state, "criu"), "state/manifests": filepath.Join(state, "manifests"),
-	}
-	for _, image := range []string{"tiny", "desk"} {
-		want["state/images/"+image+".qcow2"] = filepath.Join(state, "images", image+".qcow2")
-	}
-	for to, from := range m.options.Files {
-		want[to] = from
-	}
-	for to, from := range want {
-		path := filepath.Join(bundle, to)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return &engine.Error{Op: op, Err: err}
-		}
-		if _, err := tool(ctx, "cp", "-a", "--reflink=auto", from, path); err != nil {
+	// The bundle is as the page makes it.
+	for _, f := range [][2]string{
+		{"bin/drumsbench", "bin/drumsbench"}, {"criu", "criu"}, {"images/tiny.qcow2", "images/tiny.qcow2"},
+		{"images/desk.qcow2", "images/desk.qcow2"}, {"manifests", "manifests"},
+	} {
+		if err := copyInto(ctx, filepath.Join(state, f[0]), filepath.Join(content, f[1])); err != nil {
 			return err
 		}
+	}
+	if err := copyInto(ctx, filepath.Join(state, "bin", "hostvm"), filepath.Join(bundle, "bin", "hostvm")); err != nil {
+		return err
+	}
+	for to, from := range m.options.Files {
+		to, of := strings.CutPrefix(to, "state/")
+		place := bundle
+		if of {
+			place = content
+		}
+		if err := copyInto(ctx, from, filepath.Join(place, to)); err != nil {
+			return err
+		}
+	}
+	if _, err := tool(ctx, "tar", "-C", content, "-cf", filepath.Join(bundle, "drumsbench.tar"), "."); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(content); err != nil {
+		return &engine.Error{Op: op, Err: err}
 	}
 	for _, d := range []struct{ file, label, size, from string }{
 		{"in.raw", labelIn, "1500M", bundle},
@@ -227,6 +238,15 @@ func (m *Machine) makeDisks(ctx context.Context) error {
 		}
 	}
 	return os.RemoveAll(bundle)
+}
+
+// copyInto copies a file or folder to a path whose folder is made.
+func copyInto(ctx context.Context, from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return &engine.Error{Op: "make disks", Err: err}
+	}
+	_, err := tool(ctx, "cp", "-a", "--reflink=auto", from, to)
+	return err
 }
 
 func (m *Machine) disk(name string) string { return filepath.Join(m.Dir, name) }
@@ -338,33 +358,55 @@ func (m *Machine) Environment() string {
 	return "export DRUMSBENCH_STATE=" + m.options.State + "\n"
 }
 
-// Install does what docs/operating.md tells an operator to do, with the disk in place of the archive.
+// Install does what docs/operating.md tells an operator to do, in its own words: the
+// blocks that are marked as sh of systemd, after the state disk was mounted.
 func (m *Machine) Install(ctx context.Context) error {
+	const op = "install in machine"
+	page := m.page("systemd")
+	if page == "" {
+		return &engine.Error{Op: op, Err: fmt.Errorf("%s has no block to run", m.options.Page)}
+	}
 	var said bytes.Buffer
 	begin := time.Now()
-	code, err := m.Run(ctx, m.Environment()+installation, &said)
+	code, err := m.Run(ctx, m.Environment()+stateDisk+"export BUNDLE=/media/in/drumsbench.tar\n"+page, &said)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit code %d: %s", code, said.String())
 	}
 	if err != nil {
-		return &engine.Error{Op: "install in machine", Err: err, Log: m.Console()}
+		return &engine.Error{Op: op, Err: err, Log: m.Console()}
 	}
 	m.say("installed after %.0f s", time.Since(begin).Seconds())
 	return nil
 }
 
-// installation of the programs; a second one on the same disks does nothing.
-const installation = `set -euo pipefail
-if ! mountpoint -q "$DRUMSBENCH_STATE"; then
-	mkdir -p "$DRUMSBENCH_STATE"
-	grep -q LABEL=` + labelState + ` /etc/fstab || echo "LABEL=` + labelState + ` $DRUMSBENCH_STATE ext4 noatime 0 2" >>/etc/fstab
-	mount "$DRUMSBENCH_STATE"
-fi
-install -D -m 0755 -t /usr/local/bin /media/in/bin/drumsbench /media/in/bin/guestd
-mkdir -p "$DRUMSBENCH_STATE/bin"
-ln -sf /usr/local/bin/drumsbench /usr/local/bin/guestd "$DRUMSBENCH_STATE/bin/"
-[ -e "$DRUMSBENCH_STATE/manifests" ] || cp -a /media/in/state/. "$DRUMSBENCH_STATE/"
-sync -f "$DRUMSBENCH_STATE"
+// page is what the page's blocks of that mark hold, in order; empty where there is none.
+func (m *Machine) page(mark string) string {
+	text, err := os.ReadFile(m.options.Page)
+	if err != nil {
+		return ""
+	}
+	var script strings.Builder
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		switch strings.TrimSpace(line) {
+		case "```sh " + mark:
+			inside = true
+		case "```":
+			inside = false
+		default:
+			if inside {
+				script.WriteString(line)
+			}
+		}
+	}
+	return script.String()
+}
+
+// stateDisk is mounted where the state directory is to be, at each boot.
+const stateDisk = `set -euo pipefail
+mkdir -p "$DRUMSBENCH_STATE"
+echo "LABEL=` + labelState + ` $DRUMSBENCH_STATE ext4 noatime 0 2" >>/etc/fstab
+mount "$DRUMSBENCH_STATE"
 `
 
 // keptFile remembers a machine that was left running.

@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, out io.Writer) (int, error) {
 	}
 	switch {
 	case len(args) == 1 && args[0] == "up":
-		m, err := Up(ctx, Options{State: stateDir(), Log: os.Stderr})
+		m, err := Up(ctx, Options{State: stateDir(), Page: "docs/operating.md", Log: os.Stderr})
 		if err == nil {
 			err = m.keep()
 		}
@@ -109,7 +109,7 @@ func script(ctx context.Context, text string, out io.Writer) (code int, err erro
 		return ownFailure, err
 	}
 	if m == nil {
-		if m, err = Up(ctx, Options{State: stateDir(), Log: os.Stderr}); err != nil {
+		if m, err = Up(ctx, Options{State: stateDir(), Page: "docs/operating.md", Log: os.Stderr}); err != nil {
 			return ownFailure, err
 		}
 		defer func() {
