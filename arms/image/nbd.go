@@ -14,8 +14,8 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
-// attachNBD shows the image through qemu-nbd and the kernel's nbd driver. This
-// path is unproven: the machines that the project is tested on have no nbd.
+// attachNBD shows the image through qemu-nbd and the kernel's nbd driver. The
+// machines that the project is tested on have no nbd; scripts/test host-vm has.
 func (m *Mounted) attachNBD(ctx context.Context, image *os.File, _ string) (device, error) {
 	const op = "attach nbd device"
 	path, err := freeNBD("/dev", "/sys/block")
