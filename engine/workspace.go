@@ -36,6 +36,8 @@ type Workspace struct {
 	Host HostRunner
 	// Prober measures the host; nil where a run has no means to.
 	Prober HostProber
+	// Canary is the path of the program that holds and seeks canaries in slots; empty where a run has none.
+	Canary string
 }
 
 // MakeWork makes the scratch directory, ledger first.

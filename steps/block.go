@@ -250,9 +250,14 @@ func (w *wiring) cold() {
 	w.release()
 }
 
-// together looks at all slots at once, with nobody acting.
+// together looks at all slots at once, with nobody acting: at what they take, then at what they see of each other.
 func (w *wiring) together(slots []engine.Promise[engine.Slot], after []engine.Input) engine.Promise[engine.Measured] {
-	return Density(w.b, At{ID: "density", Window: "density"}, slots, bench.DensityParams{Settle: bench.Duration(w.sweep.Settle), Samples: w.sweep.Samples}, after...)
+	read := Density(w.b, At{ID: "density", Window: "density"}, slots, bench.DensityParams{Settle: bench.Duration(w.sweep.Settle), Samples: w.sweep.Samples}, after...)
+	if w.sweep.Isolation == nil || len(slots) < 2 { // one slot has nobody to see
+		return read
+	}
+	return Isolate(w.b, At{ID: "isolate"}, slots, bench.IsolateParams{
+		Port: w.port(), Isolation: *w.sweep.Isolation, Home: bench.GuestPath(w.m.Guest.Home), Clipboard: w.m.Guest.Display != nil}, engine.After(read))
 }
 
 // controls are who acts in the rollouts before all others.

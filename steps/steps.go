@@ -80,7 +80,7 @@ func Bindings() engine.Bindings {
 		KindPrepare: bindPrepare, KindDump: bindDump, KindRestore: bindRestore,
 		KindResume: bindResume, KindReseed: bindReseed, KindGate: bindGate,
 		KindAct: bindAct, KindEvaluate: bindEvaluate, KindRelease: bindRelease,
-		KindMeasure: bindMeasure, KindInspect: bindInspect, KindBaseline: bindBaseline, KindDensity: bindDensity, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
+		KindMeasure: bindMeasure, KindInspect: bindInspect, KindBaseline: bindBaseline, KindDensity: bindDensity, KindIsolate: bindIsolate, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
 	}
 }
 

@@ -350,6 +350,7 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		return bench.Record{}, err
 	}
 	ws.Manifest, ws.Host = b.loaded.Dir, hostexec.New(ws, arm)
+	ws.Canary = filepath.Join(b.State, "bin", "canary")
 	if ws.Prober, err = prober(b.State); err != nil {
 		return bench.Record{}, err
 	}

@@ -1316,6 +1316,9 @@ type IsolateParams struct {
 
 	Isolation Isolation `json:"isolation"`
 
+	// Where the detector is put while it is needed: the home of the guest's user.
+	Home GuestPath `json:"home"`
+
 	// The guest has a screen, and so a clipboard.
 	Clipboard bool `json:"clipboard"`
 }
