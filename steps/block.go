@@ -80,6 +80,8 @@ type wiring struct {
 	last []engine.Promise[engine.Place]
 	// first is the evaluation before the act in the first rollout: what the checker stands on there, it must stand on in all.
 	first engine.Promise[engine.Score]
+	// looked says that a rollout's screen waits for a person already.
+	looked bool
 	// ends are the last gates of all rollouts.
 	ends []engine.Input
 }
@@ -287,7 +289,11 @@ func (w *wiring) rollouts(
 		at, k, slot, planted, measured := r.at, r.k, r.slot, r.planted, r.measured
 		gates := append(slices.Clip(r.gates), held...)
 		inspected := Inspect(w.b, at.step("inspect"), slot, bench.InspectParams{Port: w.port(), Display: w.m.Guest.Display}, append(gates, engine.After(measured))...)
-		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.first, w.evaluate("before", policy), append(gates, engine.After(inspected))...)
+		gates = append(gates, engine.After(inspected))
+		if w.looks(at) {
+			gates = append(gates, engine.After(GateSlot(w.b, at.step("gate-look"), slot, bench.GateParams{Gate: gate.Look, Port: w.port(), Review: w.m.Review}, gates...)))
+		}
+		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.first, w.evaluate("before", policy), gates...)
 		if len(w.ends) == 0 { // the first rollout, which all others wait for
 			w.first = before
 		}
@@ -344,6 +350,15 @@ func (w *wiring) rollouts(
 		done = append(done, rollout(at, k, take, w.policyOf(), e.Seed+n))
 		end(k, done[n])
 	}
+}
+
+// looks says whether a person has to see this rollout's screen: the first that is measured, or each.
+func (w *wiring) looks(at At) bool {
+	if w.m.Review == nil || at.Control != "" || at.Warmup || w.looked && w.m.Review.Screens == "first" {
+		return false
+	}
+	w.looked = true
+	return true
 }
 
 func (w *wiring) policyOf() bench.Policy {

@@ -44,6 +44,7 @@ var faults = []struct {
 	{"provision-dead", where{"base/readiness", engine.Fail, record.Invalid, ""}, where{"r0/readiness", engine.Fail, record.EnvFailure, ""}},
 
 	{"slow", passes, passes},
+	{"no-picture", passes, passes},   // nobody has to look: TestLook
 	{"other-system", passes, passes}, // a comparison sees them: TestInspectSees
 	{"unknown-system", passes, passes},
 	{"slow-start", passes, passes},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/guest"
+	"github.com/drumsbench/drumsbench/engine/screen"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps/gate"
 )
@@ -145,6 +146,17 @@ var gates = map[string]func(context.Context, *engine.Exec, bench.GateParams) (en
 		j := gate.JudgeCleanup(cleanedUp(ctx, x))
 		probeHost(ctx, x) // after the look: it starts programs of its own
 		return j, nil
+	},
+	gate.Look: func(ctx context.Context, x *engine.Exec, p bench.GateParams) (engine.Judgement, error) {
+		data, err := dial(engine.In[engine.Slot](x, 0), p.Port).Screenshot(ctx)
+		if err == nil {
+			_, err = screen.Decode(data)
+		}
+		picture := engine.Known(data, "screenshot", engine.ViewGuest)
+		if err != nil {
+			picture = engine.Unknown[[]byte](err.Error(), engine.ViewGuest)
+		}
+		return gate.JudgeLook(p.Review.Question, picture), nil
 	},
 	gate.Canary: func(ctx context.Context, x *engine.Exec, p bench.GateParams) (engine.Judgement, error) {
 		c := dial(engine.In[engine.Slot](x, 0), p.Port)

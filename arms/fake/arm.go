@@ -61,6 +61,7 @@
 //	act-error                 the program mv fails
 //	act-kills-server          the program mv takes the guest server with it
 //	canary-changed            the program mv changes each file that was uploaded
+//	no-picture                the guest server has no picture of the screen
 //	other-system              another release of the system answers than in other slots
 //	unknown-system            the guest cannot read its package database
 //	release-error             Place.Release leaves the slot's folder behind

@@ -37,7 +37,7 @@ var knobs = map[string]scope{
 	"service-dead": scopeAny, "server-wrong-digest": scopeAny, "checker-missing": scopeAny, "checker-hang": scopeAny,
 	"checker-signal": scopeAny, "checker-stub": scopeAny, "checker-exception": scopeAny, "checker-kills-server": scopeAny,
 	"checker-other": scopeAny, "checker-swapped": scopeAny, "checker-swapped-unseen": scopeAny, "closure-unknown": scopeAny,
-	"act-error": scopeAny, "other-system": scopeAny, "unknown-system": scopeAny, "act-kills-server": scopeAny, "canary-changed": scopeAny, "release-error": scopeAny,
+	"act-error": scopeAny, "no-picture": scopeAny, "other-system": scopeAny, "unknown-system": scopeAny, "act-kills-server": scopeAny, "canary-changed": scopeAny, "release-error": scopeAny,
 	"limits-unknown": scopeAny, "unknown-mounts": scopeAny, "unknown-network": scopeAny, "unknown-locks": scopeAny,
 	"unknown-processes": scopeAny, "unknown-enclosure": scopeAny, "unknown-state": scopeAny, "unknown-tool-config": scopeAny, "unknown-memory": scopeAny,
 

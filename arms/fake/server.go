@@ -41,6 +41,7 @@ func serve(t *tenancy) *server {
 	s := &server{tenancy: t, conns: make(chan net.Conn), done: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+proto.PathProbe, s.probe)
+	mux.HandleFunc("GET "+proto.PathScreenshot, s.screenshot)
 	mux.HandleFunc("POST "+proto.PathExecute, s.execute)
 	mux.HandleFunc("POST "+proto.PathSetupExecute, s.execute)
 	mux.HandleFunc("POST "+proto.PathCheck, s.check)
@@ -217,6 +218,7 @@ func (s *server) probe(w http.ResponseWriter, r *http.Request) {
 		p.Mounts, p.Network, p.Hostname, p.ServerSHA256 = in.Mounts, in.Network, in.Hostname, in.Server
 		p.Services = append([]proto.ServiceState{}, in.Services...)
 		p.Phase, p.Reason = in.phase()
+		p.Screen = in.Screen
 		p.Uptime = bench.Int64(strconv.FormatInt(int64(time.Since(t.since)), 10))
 	})
 	p.Clock = bench.Int64(strconv.FormatInt(time.Now().UnixNano(), 10))

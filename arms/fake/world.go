@@ -66,6 +66,8 @@ type memory struct {
 	Counter   uint64               `json:"counter"`
 	// Uploaded are the files that came in through the guest server.
 	Uploaded []string `json:"uploaded"`
+	// Screen is there where the manifest asks for a display: as large as that, and bare.
+	Screen *proto.Screen `json:"screen,omitempty"`
 }
 
 // world is a slot's inside.
@@ -81,7 +83,12 @@ func boot(hostname string, g bench.Guest) (*world, error) {
 	if !ok || program.Directory {
 		return nil, fmt.Errorf("exec %s: no such program in the image", g.Server.Exec[0])
 	}
+	var screen *proto.Screen
+	if d := g.Display; d != nil {
+		screen = &proto.Screen{Width: int(d.Width), Height: int(d.Height), Depth: int(d.Depth), Windows: []proto.Window{}}
+	}
 	w.memory = memory{
+		Screen:   screen,
 		Hostname: hostname, Home: g.Home, Port: int(g.Server.Port), Server: digest(program.Data), Token: newToken(), Counter: 1,
 		Network: bench.Network{
 			Links:     []bench.Link{{Name: "lo", Type: "device", Up: true, Mtu: 65536, Mac: ""}},

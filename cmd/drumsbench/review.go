@@ -8,6 +8,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/sign"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -17,6 +18,7 @@ type reviewCmd struct {
 	Decide string `enum:",pass,fail" default:"" placeholder:"DECISION" help:"What you decide: pass or fail. Without it, what waits is listed."`
 	By     string `placeholder:"NAME" help:"Who decides."`
 	Reason string `placeholder:"TEXT" help:"Why."`
+	Key    string `type:"path" env:"DRUMSBENCH_REVIEW_KEY" placeholder:"FILE" help:"Sign the decision with this key, ed25519 as PKCS#8 in PEM (default $$${env}, where that is set)."`
 }
 
 // Help teaches the command.
@@ -26,7 +28,11 @@ a decision on one. A decision needs a name and a reason and is final. It is appe
 the run's directory, a chain that goes on where the run's own ended, and the record is made anew with
 it: the run's verdict is failed once anything was failed, passed once everything was passed. The run's
 own receipts stay as they are. drumsbench verify checks the decisions like everything else; it cannot
-know who typed a name.
+know who typed a name, but says whose key signed a decision. A manifest asks for a person's eyes with
+review: {question: "..."}.
+
+  openssl genpkey -algorithm ed25519 -out me.pem; chmod 600 me.pem    a key
+  openssl pkey -in me.pem -pubout -out me.pub                         its public part, for drumsbench verify --key
 
 Examples:
 
@@ -63,24 +69,38 @@ func (c reviewCmd) Run(_ context.Context, g *globals) error {
 	case c.Decide != "" && (strings.TrimSpace(c.By) == "" || strings.TrimSpace(c.Reason) == ""):
 		return usage("a decision takes --by NAME and --reason TEXT")
 	}
-	hold := record.HoldToRead
-	if c.Decide != "" {
-		hold = record.Hold
+	var key *sign.Key
+	if c.Key != "" && c.Decide != "" {
+		k, err := sign.ReadKey(c.Key)
+		if err != nil {
+			return err
+		}
+		key = &k
 	}
-	release, err := hold(c.Path)
+	r, behind, err := c.look()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = release() }() // the descriptor closes in any case
-	r, err := c.sound()
-	if err != nil {
-		return err
+	if behind || c.Decide != "" { // something is written
+		release, err := record.Hold(c.Path)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = release() }() // the descriptor closes in any case
+		if r, behind, err = c.sound(); err != nil {
+			return err
+		}
+		if behind {
+			if r, err = record.Renew(c.Path); err != nil {
+				return err
+			}
+		}
 	}
 	if c.Decide != "" {
 		if err := c.one(); err != nil {
 			return err
 		}
-		if r, err = record.Decide(c.Path, c.Step, c.Decide, c.By, c.Reason); err != nil {
+		if r, err = record.Decide(c.Path, c.Step, c.Decide, c.By, c.Reason, key); err != nil {
 			return err
 		}
 	}
@@ -108,34 +128,40 @@ func (c reviewCmd) Run(_ context.Context, g *globals) error {
 	return exitCode(engine.ExitCode(r.Verdict))
 }
 
+// look is sound while nothing is written.
+func (c reviewCmd) look() (r bench.Record, behind bool, err error) {
+	release, err := record.HoldToRead(c.Path)
+	if err != nil {
+		return r, false, err
+	}
+	defer func() { _ = release() }() // the descriptor closes in any case
+	return c.sound()
+}
+
 // sound is the record of a run whose directory is as it was written. One that a
-// crash kept from knowing its last decision is made anew first, before a new one.
-func (c reviewCmd) sound() (bench.Record, error) {
+// crash kept from knowing a decision is behind, and has to be made anew.
+func (c reviewCmd) sound() (r bench.Record, behind bool, err error) {
 	program, err := engineVersion()
 	if err != nil {
-		return bench.Record{}, err
+		return r, false, err
 	}
 	report, err := record.VerifyAs(c.Path, program.Sha256)
 	if err != nil {
-		return bench.Record{}, err
+		return r, false, err
 	}
-	behind := false
 	for _, list := range [][]record.Problem{report.Damage, report.Unknown, report.Crash} {
 		for _, p := range list {
 			if p.File == record.ReviewsFile && (p.Kind == record.Torn || p.Kind == record.Cut) {
 				behind = true
 				continue
 			}
-			return bench.Record{}, &engine.Error{Op: "review run", Err: fmt.Errorf("%w: the run is not sound: %w", engine.ErrRefused, p), Hint: "see: drumsbench verify " + c.Path}
+			return r, false, &engine.Error{Op: "review run", Err: fmt.Errorf("%w: the run is not sound: %w", engine.ErrRefused, p), Hint: "see: drumsbench verify " + c.Path}
 		}
 	}
 	if report.Record == nil {
-		return bench.Record{}, &engine.Error{Op: "review run", Err: fmt.Errorf("%w: it has no record", engine.ErrRefused)}
+		return r, false, &engine.Error{Op: "review run", Err: fmt.Errorf("%w: it has no record", engine.ErrRefused)}
 	}
-	if behind && c.Decide != "" {
-		return record.Renew(c.Path)
-	}
-	return *report.Record, nil
+	return *report.Record, behind, nil
 }
 
 // one fills in the step where only one waits.
@@ -168,7 +194,11 @@ func (r reviewed) text() string {
 	open := 0
 	for _, s := range r.Steps {
 		if s.Review != nil {
-			fmt.Fprintf(&b, "%s: %s, decided by %s at %s: %s\n", printable(s.Step), s.Review.Decision, printable(s.Review.By), s.Review.Time, printable(s.Review.Reason))
+			signed := "not signed"
+			if s.Review.Signature != nil {
+				signed = fmt.Sprintf("signed by key %.12s", s.Review.Signature.Key)
+			}
+			fmt.Fprintf(&b, "%s: %s, decided by %s at %s, %s: %s\n", printable(s.Step), s.Review.Decision, printable(s.Review.By), s.Review.Time, signed, printable(s.Review.Reason))
 			continue
 		}
 		open++

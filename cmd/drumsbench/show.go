@@ -273,7 +273,7 @@ func writeReasons(b *strings.Builder, r bench.Record) {
 				fmt.Fprintf(b, " (want %s, have %s)", clip(f.Want), clip(f.Have))
 			}
 			b.WriteString("\n")
-			if f.Hint != hint { // not after each of ten locks
+			if f.Hint != "" && f.Hint != hint { // not after each of ten locks
 				hint = f.Hint
 				fmt.Fprintf(b, "    hint: %s\n", hint)
 			}

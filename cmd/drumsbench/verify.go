@@ -14,11 +14,13 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/sign"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 type verifyCmd struct {
 	Runs []string `arg:"" name:"run" help:"Run directories, or folders of them."`
+	Key  []string `type:"path" placeholder:"FILE" help:"A public key (PKIX in PEM) whose signatures are those of somebody known: a decision of a person that none of these keys signed is unknown. May be repeated."`
 	Deep bool     `help:"Hash every file of every checkpoint, not only those whose stat identity changed."`
 }
 
@@ -35,9 +37,13 @@ that elsewhere.
 A file of a checkpoint whose device, inode, size and times are as they were sealed counts as unchanged;
 --deep hashes it all the same.
 
+Decisions of people (drumsbench review) are named with the key that signed them. A signature that does not
+fit its line is damage; whose key it is, --key says.
+
 Examples:
 
   drumsbench verify /var/lib/drumsbench/runs/*
+  drumsbench verify --key me.pub runs/rename/drums-restore
   drumsbench verify --deep -o json runs/locks/drums-restore
 
 A run of another program of this project may be right in that one's way where this one's schema or way of
@@ -70,6 +76,17 @@ type verified struct {
 	// Owned counts what the ledger says is not gone.
 	Owned    int               `json:"owned"`
 	Problems []verifiedProblem `json:"problems"`
+	Reviews  []verifiedReview  `json:"reviews,omitempty"`
+}
+
+// verifiedReview is a person's decision, with whose key signed it.
+type verifiedReview struct {
+	Step     string       `json:"step"`
+	Decision string       `json:"decision"`
+	By       string       `json:"by"`
+	Key      bench.SHA256 `json:"key,omitempty"`
+	// Known says that the key is one of those that were named.
+	Known bool `json:"known"`
 }
 
 // auditedSnapshot is a checkpoint that was looked at.
@@ -105,10 +122,21 @@ func (c verifyCmd) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
+	var keys []sign.Public
+	for _, file := range c.Key {
+		k, err := sign.ReadPublic(file)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, k)
+	}
 	var list []verified
 	for _, dir := range dirs {
 		v, err := verifyRun(ctx, dir, c.Deep)
 		if err != nil {
+			return err
+		}
+		if err := v.signers(dir, keys); err != nil {
 			return err
 		}
 		list = append(list, v)
@@ -194,6 +222,34 @@ func verifyRun(ctx context.Context, dir string, deep bool) (verified, error) {
 		out.Problems = append(list, out.Problems...)
 	}
 	return out, nil
+}
+
+// signers says who signed the decisions on a run. Where keys are named, a decision
+// that none of them signed is unknown: a name alone anybody can type.
+func (v *verified) signers(dir string, keys []sign.Public) error {
+	if v.State == runDamaged || v.State == runHeld {
+		return nil // what stands there is nobody's word
+	}
+	reviews, err := record.ReadReviews(dir)
+	if err != nil {
+		return err
+	}
+	for i, r := range reviews {
+		one := verifiedReview{Step: r.Step, Decision: r.Decision, By: r.By}
+		if p, err := record.Signer(r); err == nil {
+			one.Key = p.ID()
+			one.Known = slices.ContainsFunc(keys, func(k sign.Public) bool { return k.ID() == p.ID() })
+		}
+		if len(keys) > 0 && !one.Known {
+			v.Problems = append(v.Problems, verifiedProblem{record.ReviewsFile, i + 1, record.Wrong, fmt.Sprintf("the decision of %q on %s is signed by none of the keys", r.By, r.Step),
+				"ask them for the public key that they signed with, or do not count the decision", classUnknown})
+			if v.State == runSound {
+				v.State = runUnknown
+			}
+		}
+		v.Reviews = append(v.Reviews, one)
+	}
+	return nil
 }
 
 // audit compares the checkpoints below a run with what its events say.
@@ -347,13 +403,23 @@ func verifiedText(list []verified) string {
 			fmt.Fprintf(&b, "%s\n", printable(fmt.Sprintf("%s: %s: %s; %s", at, p.Kind, p.Text, p.Remedy)))
 			counts[p.Class]++
 		}
+		for _, r := range v.Reviews {
+			whose := "not signed"
+			switch {
+			case r.Known:
+				whose = fmt.Sprintf("signed by key %.12s, which is named", r.Key)
+			case r.Key != "":
+				whose = fmt.Sprintf("signed by key %.12s, which is not named", r.Key)
+			}
+			fmt.Fprintf(&b, "%s\n", printable(fmt.Sprintf("%s: %s: %s, decided by %s, %s", v.Run, r.Step, r.Decision, r.By, whose)))
+		}
 		switch v.State {
 		case runHeld:
 			fmt.Fprintf(&b, "%s: an engine or a sweep works in it: verify it again afterwards\n", v.Run)
 		case runDamaged:
 			fmt.Fprintf(&b, "%s: damaged: %s\n", v.Run, count(counts[classDamage], "problem"))
 		case runUnknown:
-			fmt.Fprintf(&b, "%s: another program's run, which this one cannot judge: %s\n", v.Run, count(counts[classUnknown], "problem"))
+			fmt.Fprintf(&b, "%s: it cannot be judged here: %s\n", v.Run, count(counts[classUnknown], "problem"))
 		case runCrashed:
 			fmt.Fprintf(&b, "%s: ended by a crash, otherwise sound: %s\n", v.Run, v.seen())
 		default:

@@ -50,7 +50,8 @@ var defaultCheckpointPolicy = sync.OnceValues(func() (policy bench.CheckpointPol
 // Workload is the digest of everything that decides the work and nothing that
 // decides how it is measured: image, guest, task, policy, checker, resources,
 // network, readiness, canary, state and checkpoint policy. Not in it: the
-// manifest's name and schema version, the arms and their settings, the experiment. Two runs whose
+// manifest's name and schema version, the arms and their settings, the experiment, and what a person has to look at
+// (the plan has it). Two runs whose
 // workload digests differ did not do the same work.
 func Workload(m bench.Manifest) (bench.SHA256, error) {
 	m, err := Effective(m)

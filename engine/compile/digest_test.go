@@ -46,6 +46,7 @@ func full() bench.Manifest {
 		State:      &bench.State{Exclude: []bench.GuestPath{"/tmp"}},
 		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{{Class: "c"}}, Probes: []bench.Command{command}, Period: "1ms", Deadline: "1s"},
 		Checkpoint: &bench.CheckpointPolicy{EstablishedTCP: "refuse", GhostLimit: "64MiB"},
+		Review:     &bench.ReviewPolicy{Question: "q", Screens: "each"},
 		Arms:       bench.Arms{Drums: &bench.DrumsSettings{Locks: "repair", Attach: "raw"}, Fake: &bench.FakeSettings{Faults: []string{"f"}}},
 		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 1, Blocks: 1, Order: "abba", Bars: []bench.Bar{{Name: "b"}}},
 	}
@@ -54,7 +55,7 @@ func full() bench.Manifest {
 // TestWorkloadCoversEachField changes each leaf of a manifest on its own: those
 // of the workload change its digest, those that say how it is measured do not.
 func TestWorkloadCoversEachField(t *testing.T) {
-	outside := []string{"apiVersion", "name", "arms", "experiment"}
+	outside := []string{"apiVersion", "name", "arms", "experiment", "review"}
 	before, err := Workload(full())
 	if err != nil {
 		t.Fatal(err)

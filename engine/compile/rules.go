@@ -20,7 +20,7 @@ import (
 //	policy                exactly one field
 //	arms                  at least one
 //	task.oracle           has a command: it is the positive control of every run
-//	readiness.screen      only with guest.display; so do readiness.windows
+//	readiness.screen      only with guest.display; so do readiness.windows and review
 //	services              names differ, and no two wait for the same path
 //	checker               success and failure have different exit codes
 //	experiment.reset      no mode twice
@@ -42,6 +42,10 @@ func manifestRules(m bench.Manifest) Problems {
 
 	if (m.Readiness.Screen || len(m.Readiness.Windows) > 0) && m.Guest.Display == nil {
 		r.add("readiness", "asks for a screen or a window, and the guest has no display", "set guest: display: {width: 1280, height: 800}")
+	}
+
+	if m.Review != nil && m.Guest.Display == nil {
+		r.add("review", "has a person look at the screen, and the guest has no display", "set guest: display: {width: 1280, height: 800}")
 	}
 
 	names, ready := map[bench.Name]int{}, map[bench.GuestPath]int{}

@@ -57,11 +57,12 @@ func Build(dir string, h Header) (bench.Record, error) {
 	if err := intact(dir); err != nil {
 		return bench.Record{}, err
 	}
-	return assemble(dir, h)
+	return assemble(dir, h, nil)
 }
 
-// assemble is Build for a directory that was found intact.
-func assemble(dir string, h Header) (bench.Record, error) {
+// assemble is Build for a directory that was found intact; until is the digest of the
+// last review that counts, empty for none, nil for all there are.
+func assemble(dir string, h Header, until *bench.SHA256) (bench.Record, error) {
 	var r bench.Record
 	in, err := load(dir)
 	if err != nil {
@@ -71,7 +72,7 @@ func assemble(dir string, h Header) (bench.Record, error) {
 	if err != nil {
 		return r, err
 	}
-	reviewed, err := decided(dir, steps)
+	reviewed, err := decided(dir, steps, until)
 	if err != nil {
 		return r, err
 	}

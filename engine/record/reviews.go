@@ -1,6 +1,7 @@
 package record
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,9 +11,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compile"
+	"github.com/drumsbench/drumsbench/engine/sign"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -78,10 +82,10 @@ func ReadWaiting(dir string) (list []Waiting, err error) {
 }
 
 // Decide appends a person's decision on a step to the run's reviews, then makes
-// the record anew. The directory must be held, sound and of a run that has ended
+// the record anew; with a key it is signed. The directory must be held, sound and of a run that has ended
 // ([Verify]); a step that does not wait, or that was decided, is ErrRefused with
 // nothing changed. A decision is final.
-func Decide(dir, step, decision, by, reason string) (bench.Record, error) {
+func Decide(dir, step, decision, by, reason string, key *sign.Key) (bench.Record, error) {
 	const op = "decide review"
 	waiting, err := ReadWaiting(dir)
 	if err != nil {
@@ -107,6 +111,11 @@ func Decide(dir, step, decision, by, reason string) (bench.Record, error) {
 		Decision: decision, By: strings.TrimSpace(by), Reason: strings.TrimSpace(reason), Evidence: about.Evidence}
 	if line.Evidence == nil {
 		line.Evidence = []bench.Evidence{}
+	}
+	if key != nil {
+		if err := signReview(&line, *key); err != nil {
+			return bench.Record{}, err
+		}
 	}
 	data, err := json.Marshal(line)
 	if err == nil {
@@ -183,12 +192,19 @@ func lastReview(dir string) (seq int64, prev bench.SHA256, err error) {
 }
 
 // decided puts people's decisions into the steps that waited for them, and says
-// what the last line's digest is; empty without one.
-func decided(dir string, steps []step) (last bench.SHA256, err error) {
+// what the last line's digest is; empty without one. Lines behind the one with the
+// digest until do not count, none does where it is empty.
+func decided(dir string, steps []step, until *bench.SHA256) (last bench.SHA256, err error) {
+	if until != nil && *until == "" {
+		return "", nil
+	}
 	_, _, err = eachLine(filepath.Join(dir, ReviewsFile), func(number int, line []byte) error {
 		var r bench.Review
 		if err := json.Unmarshal(line, &r); err != nil {
 			return fmt.Errorf("%s:%d: %w", ReviewsFile, number, err)
+		}
+		if until != nil && last == *until {
+			return nil
 		}
 		last = canonical.Sum(line)
 		for i := range steps {
@@ -271,6 +287,8 @@ func (v *verifier) reviews() error {
 			v.damage(Problem{Wrong, ReviewsFile, number, fmt.Sprintf("step %s does not wait for a review, or was decided before", r.Step)})
 		case receipts[r.Step] != r.Receipt:
 			v.damage(Problem{Wrong, ReviewsFile, number, "it is about another receipt"})
+		case r.Signature != nil && !signed(r):
+			v.damage(Problem{Edited, ReviewsFile, number, "its signature does not fit"})
 		default:
 			found, err := illegal("Review", line)
 			if err != nil {
@@ -302,6 +320,56 @@ func (v *verifier) reviews() error {
 		v.crash(Problem{Cut, ReviewsFile, int(next), uncovered})
 	}
 	return nil
+}
+
+// reviewType is what a signature of a review is of.
+const reviewType = "application/vnd.drumsbench.review+json"
+
+// signReview signs a line as it is.
+func signReview(r *bench.Review, key sign.Key) error {
+	r.Signature = nil
+	e, err := key.Value(reviewType, *r)
+	if err != nil {
+		return err
+	}
+	p := key.Public()
+	r.Signature = &bench.Signature{Key: p.ID(), Public: base64.StdEncoding.EncodeToString(p.DER()), Sig: e.Signatures[0].Sig}
+	return nil
+}
+
+// signed says whether a review's signature is that of the key which it names, and of
+// the line without it. Whose key that is, a reader of the run has to know: see [Signer].
+func signed(r bench.Review) bool {
+	p, err := Signer(r)
+	if err != nil {
+		return false
+	}
+	s := *r.Signature
+	r.Signature = nil
+	data, err := canonical.JSON(r)
+	if err != nil {
+		return false
+	}
+	_, _, err = sign.Check(reviewType, dsse.Envelope{PayloadType: reviewType, Payload: base64.StdEncoding.EncodeToString(data),
+		Signatures: []dsse.Signature{{KeyID: string(s.Key), Sig: s.Sig}}}, p)
+	return err == nil
+}
+
+// Signer is the key that a review says it was signed with. [Verify] has found any
+// review whose signature is not of that key.
+func Signer(r bench.Review) (sign.Public, error) {
+	if r.Signature == nil {
+		return sign.Public{}, errors.New("it is not signed")
+	}
+	der, err := base64.StdEncoding.DecodeString(r.Signature.Public)
+	if err != nil {
+		return sign.Public{}, err
+	}
+	p, err := sign.ParsePublic(der)
+	if err == nil && p.ID() != r.Signature.Key {
+		err = errors.New("the key is not the one that is named")
+	}
+	return p, err
 }
 
 // uncovered is what is said of decisions that a crash kept out of the record.

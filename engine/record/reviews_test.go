@@ -2,14 +2,20 @@ package record_test
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/record/recordtest"
+	"github.com/drumsbench/drumsbench/engine/sign"
 )
 
 // waiting is the directory of a run in which two gates wait for a person.
@@ -44,12 +50,12 @@ func TestDecide(t *testing.T) {
 		if err != nil || len(list) != 2 || list[0].Step != "r0/gate-live" || list[0].Review != nil {
 			t.Fatalf("%v %+v", err, list)
 		}
-		r, err := record.Decide(dir, "r0/gate-live", "pass", " A. Person ", "the screen is as it has to be")
+		r, err := record.Decide(dir, "r0/gate-live", "pass", " A. Person ", "the screen is as it has to be", nil)
 		if err != nil || r.Verdict != engine.RunReview {
 			t.Fatalf("one of two decided: %v %s", err, r.Verdict)
 		}
 		sound(t, dir)
-		r, err = record.Decide(dir, "r1/gate-live", c.second, "A. Person", "looked at it")
+		r, err = record.Decide(dir, "r1/gate-live", c.second, "A. Person", "looked at it", nil)
 		if err != nil || string(r.Verdict) != c.want {
 			t.Errorf("second %s: %v %s %s, want %s", c.second, err, r.Verdict, r.Reason, c.want)
 		}
@@ -64,13 +70,13 @@ func TestDecide(t *testing.T) {
 		if c.second == "fail" && r.Rollouts[1].Class != record.Invalid {
 			t.Errorf("the rollout whose gate a person failed is %s", r.Rollouts[1].Class)
 		}
-		if _, err := record.Decide(dir, "r0/gate-live", "fail", "B", "no"); !errors.Is(err, engine.ErrRefused) {
+		if _, err := record.Decide(dir, "r0/gate-live", "fail", "B", "no", nil); !errors.Is(err, engine.ErrRefused) {
 			t.Errorf("a second decision: %v", err)
 		}
-		if _, err := record.Decide(dir, "mount", "pass", "B", "no"); !errors.Is(err, engine.ErrRefused) {
+		if _, err := record.Decide(dir, "mount", "pass", "B", "no", nil); !errors.Is(err, engine.ErrRefused) {
 			t.Errorf("a step that does not wait: %v", err)
 		}
-		if _, err := record.Decide(dir, "r1/gate-live", "perhaps", "", ""); err == nil {
+		if _, err := record.Decide(dir, "r1/gate-live", "perhaps", "", "", nil); err == nil {
 			t.Error("a decision that the schema does not know was taken")
 		}
 		sound(t, dir)
@@ -103,7 +109,7 @@ func TestReviewPassesNoFailedRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, step := range []string{"r0/gate-live", "r1/gate-live"} {
-		if r, err = record.Decide(dir, step, "pass", "A", "fine"); err != nil {
+		if r, err = record.Decide(dir, step, "pass", "A", "fine", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -154,7 +160,7 @@ func TestReviewsVerify(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := waiting(t)
 			for _, step := range []string{"r0/gate-live", "r1/gate-live"} {
-				if _, err := record.Decide(dir, step, "pass", "A", "fine"); err != nil {
+				if _, err := record.Decide(dir, step, "pass", "A", "fine", nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -170,6 +176,59 @@ func TestReviewsVerify(t *testing.T) {
 	}
 }
 
+// A decision that is signed is of the key that it names: another decision, another
+// name and another key are found, and one that is not signed says nothing of a key.
+func TestSignedReview(t *testing.T) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	key, err := sign.ReadKey(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := waiting(t)
+	if _, err := record.Decide(dir, "r0/gate-live", "pass", "A. Person", "fine", &key); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := record.Decide(dir, "r1/gate-live", "pass", "B. Person", "fine too", nil); err != nil {
+		t.Fatal(err)
+	}
+	sound(t, dir)
+	reviews, err := record.ReadReviews(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := record.Signer(reviews[0]); err != nil || p.ID() != key.Public().ID() {
+		t.Errorf("%v %s", err, p.ID())
+	}
+	if _, err := record.Signer(reviews[1]); err == nil {
+		t.Error("a line that nobody signed has a signer")
+	}
+	file := filepath.Join(dir, record.ReviewsFile)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{{"A. Person", "C. Person"}, {`"decision":"pass"`, `"decision":"fail"`}, {string(key.Public().ID()), strings.Repeat("0", 64)}, {`"sig":"`, `"sig":"AAAA`}} {
+		if err := os.WriteFile(file, bytes.Replace(data, []byte(c[0]), []byte(c[1]), 1), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r, err := record.Verify(dir)
+		if err != nil || len(r.Damage) == 0 || r.Damage[0].Line != 1 || !strings.Contains(r.Damage[0].Text, "signature does not fit") {
+			t.Errorf("%s: %v %v", c[1], err, r.Damage)
+		}
+	}
+}
+
 // Whoever decides may be stopped between the decision and the record, or in the
 // middle of the line: both are a crash, no damage, and can be gone on from.
 func TestReviewStopped(t *testing.T) {
@@ -178,7 +237,7 @@ func TestReviewStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := record.Decide(dir, "r0/gate-live", "pass", "A", "fine"); err != nil {
+	if _, err := record.Decide(dir, "r0/gate-live", "pass", "A", "fine", nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, record.RecordFile), before, 0o644); err != nil {
@@ -196,11 +255,25 @@ func TestReviewStopped(t *testing.T) {
 	if err != nil || len(r.Damage) != 0 || len(r.Crash) != 2 {
 		t.Fatalf("%v %v %v", err, r.Damage, r.Crash)
 	}
+	// A line that the record does not know of hides nothing else: the rest of the record is made anew all the same.
+	forged := bytes.Replace(before, []byte(`"class":"success"`), []byte(`"class":"invalid"`), 1)
+	if bytes.Equal(forged, before) {
+		t.Fatalf("nothing was forged in %s", before)
+	}
+	if err := os.WriteFile(filepath.Join(dir, record.RecordFile), forged, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := record.VerifyAs(dir, recordtest.Program); err != nil || len(r.Damage) != 1 || r.Damage[0].File != record.RecordFile {
+		t.Errorf("a record was changed beside a review that it does not know of: %v %v %v", err, r.Damage, r.Unknown)
+	}
+	if err := os.WriteFile(filepath.Join(dir, record.RecordFile), before, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := record.Renew(dir); err != nil {
 		t.Fatal(err)
 	}
 	sound(t, dir)
-	again, err := record.Decide(dir, "r1/gate-live", "pass", "A", "fine")
+	again, err := record.Decide(dir, "r1/gate-live", "pass", "A", "fine", nil)
 	if err != nil || again.Verdict != engine.RunPassed {
 		t.Errorf("%v %s", err, again.Verdict)
 	}

@@ -450,7 +450,7 @@ func (v *verifier) record() error {
 // rebuilt makes the record anew, where the rest is sound, and compares.
 func (v *verifier) rebuilt() error {
 	r := v.report.Record
-	if r == nil || len(v.report.Damage) > 0 || len(v.judged) > 0 || v.uncovered {
+	if r == nil || len(v.report.Damage) > 0 || len(v.judged) > 0 {
 		return nil
 	}
 	settings, err := canonical.Digest(r.Settings)
@@ -472,7 +472,12 @@ func (v *verifier) rebuilt() error {
 			return nil
 		}
 	}
-	again, err := assemble(v.dir, head)
+	var until *bench.SHA256 // decisions that a crash kept out of the record are in no part of it
+	if v.uncovered {
+		covered := r.Digests["reviews"]
+		until = &covered
+	}
+	again, err := assemble(v.dir, head, until)
 	if err != nil {
 		var e *engine.Error
 		if errors.As(err, &e) && e.Err != nil {

@@ -836,6 +836,9 @@ type Manifest struct {
 	// What a checkpoint may contain.
 	Checkpoint *CheckpointPolicy `json:"checkpoint,omitempty"`
 
+	// What a person has to look at before the run counts. Without it nobody has to.
+	Review *ReviewPolicy `json:"review,omitempty"`
+
 	// The mechanisms under test, with their settings.
 	Arms Arms `json:"arms"`
 
@@ -954,6 +957,16 @@ type PinnedFile struct {
 type State struct {
 	// State says what the state gate does not compare.
 	Exclude []GuestPath `json:"exclude"`
+}
+
+// ReviewPolicy asks for a person's eyes: the screen, once the slot is usable and before anybody acts, waits for a
+// decision (drumsbench review). While one waits the run's verdict is review and no number comes of it.
+type ReviewPolicy struct {
+	// What the person has to answer: pass is yes, fail is no.
+	Question string `json:"question"`
+
+	// Whose screen: the first measured rollout's, or each measured one's.
+	Screens string `json:"screens"`
 }
 
 // Arms are the mechanisms under test, keyed by kind.
@@ -1258,6 +1271,8 @@ type GateParams struct {
 	Server *Server `json:"server,omitempty"`
 
 	Canary *Canary `json:"canary,omitempty"`
+
+	Review *ReviewPolicy `json:"review,omitempty"`
 }
 
 type ActParams struct {
@@ -1520,13 +1535,16 @@ type Review struct {
 
 	Decision string `json:"decision"`
 
-	// Who decided, and why. Each is said, none is checked.
+	// Who decided, and why. Each is said; who signed is checked.
 	By string `json:"by"`
 
 	Reason string `json:"reason"`
 
 	// What was there to look at.
 	Evidence []Evidence `json:"evidence"`
+
+	// Whoever decided signed the line, if a key was configured.
+	Signature *Signature `json:"signature,omitempty"`
 }
 
 // Evidence is a file below the run's evidence folder.
@@ -1536,6 +1554,17 @@ type Evidence struct {
 	Sha256 SHA256 `json:"sha256"`
 
 	Size int64 `json:"size"`
+}
+
+// Signature of ed25519 over DSSE's pre-authentication encoding of the canonical JSON of what it stands in, itself left out.
+type Signature struct {
+	// SHA-256 of the public key as DER.
+	Key SHA256 `json:"key"`
+
+	// The public key as DER, and the signature, in base64.
+	Public string `json:"public"`
+
+	Sig string `json:"sig"`
 }
 
 // A program and its arguments; the first is not empty.

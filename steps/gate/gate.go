@@ -33,6 +33,7 @@ const (
 	Server        = "server"
 	Canary        = "canary"
 	Cleanup       = "cleanup"
+	Look          = "look"
 )
 
 // known returns the reading's value, or notes in j that it is unknown.

@@ -497,6 +497,20 @@ func TestServer(t *testing.T) {
 	}
 }
 
+// A picture waits for a person and is kept; none is unknown, and nothing passes.
+func TestLook(t *testing.T) {
+	j := JudgeLook("Is it painted?", known1([]byte("a picture")))
+	requireVerdict(t, j, engine.Review)
+	if f := requireFinding(t, j, "screen"); f.Text != "Is it painted?" || string(j.Evidence["screen.png"]) != "a picture" {
+		t.Errorf("%+v %q", f, j.Evidence)
+	}
+	j = JudgeLook("Is it painted?", engine.Unknown[[]byte]("no answer", engine.ViewGuest))
+	requireVerdict(t, j, engine.VerdictUnknown)
+	if len(j.Evidence) > 0 {
+		t.Errorf("evidence of nothing: %v", j.Evidence)
+	}
+}
+
 func TestCanary(t *testing.T) {
 	compared(t, "c0ffee", func(want string, r engine.Reading[string]) engine.Judgement {
 		return JudgeCanary("/root/.canary", want, r)
@@ -544,6 +558,7 @@ var tests = map[string]string{
 	"Server":        "TestServer",
 	"Canary":        "TestCanary",
 	"Cleanup":       "TestCleanup",
+	"Look":          "TestLook",
 }
 
 func TestEveryGateHasATest(t *testing.T) {
