@@ -127,3 +127,21 @@ func StartSpan(ctx context.Context, name string) (end func()) {
 	start := time.Now()
 	return func() { sink.Span(name, start, time.Now()) }
 }
+
+// CheckpointDir is where a slot's next checkpoint goes, in a folder that is there:
+// checkpoints/SLOT of the run, and checkpoints/SLOT.2 and so on for those that
+// follow. One slot is dumped by one step at a time.
+func (ws *Workspace) CheckpointDir(slot string) (string, error) {
+	dir := filepath.Join(ws.Run, "checkpoints")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	for n, name := 2, slot; ; n, name = n+1, slot+"."+strconv.Itoa(n) {
+		path := filepath.Join(dir, name)
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			return path, nil
+		} else if err != nil {
+			return "", err
+		}
+	}
+}

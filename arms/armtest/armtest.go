@@ -51,6 +51,8 @@ type Harness struct {
 	Resets int
 	// Siblings is how many slots of one checkpoint there are at once, at most; 0 is 4.
 	Siblings int
+	// NoChain: the arm refuses to dump a slot that was itself restored.
+	NoChain bool
 	// LockSubjects are locks that the checkpoint of a prepared slot must hold: each is the end of an engine.LockSubject, without the pid where that varies.
 	LockSubjects []string
 }
@@ -90,6 +92,7 @@ func Run(t *testing.T, h Harness) {
 		{"dump/refused", testDumpRefused},
 		{"restore in place", testRestoreInPlace},
 		{"restore in a row", testResets},
+		{"dump what was restored", testChain},
 		{"restore siblings", func(t *testing.T, h Harness) { testSiblings(t, h, h.Siblings) }},
 		{"restore/damaged checkpoint", testDamaged},
 		{"restore/foreign checkpoint", testForeign},

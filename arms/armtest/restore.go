@@ -15,6 +15,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
+	"github.com/drumsbench/drumsbench/steps/gate"
 )
 
 // A reset: the stopped tree is what was dumped, nothing of it runs before
@@ -93,6 +94,52 @@ func testResets(t *testing.T, h Harness) {
 	if _, err := checkpoint.Verify(r.ctx(), cp); err != nil {
 		t.Errorf("the checkpoint after %d resets: %v", h.Resets, describe(err))
 	}
+}
+
+// testChain dumps what was restored, three times over: each checkpoint has what
+// was done since the one before, needs no other, and leaves the others alone.
+func testChain(t *testing.T, h Harness) {
+	r := begin(t, h)
+	defer r.finish()
+	cp, place := r.dump(r.prepared("slot-0"))
+	first := cp
+	for i := range 3 {
+		stopped := r.restore(cp, place, "slot-0")
+		r.judgeStopped(stopped, cp)
+		slot := r.resume(stopped)
+		r.judgeResumed(slot, cp)
+		r.write(slot, r.path(fmt.Sprint("only-", i)), "x")
+		if i > 0 {
+			from, to := r.path(fmt.Sprint("only-", i-1)), r.path(fmt.Sprint("was-", i-1))
+			r.has(slot, from, "x")
+			if out, err := r.client(slot).Execute(r.ctx(), []string{"mv", from, to}, time.Minute); err != nil || out.Exit != 0 {
+				t.Fatalf("mv: %+v, %v", out, err)
+			}
+		}
+		if i > 1 {
+			r.has(slot, r.path(fmt.Sprint("only-", i-2)), "")
+			r.has(slot, r.path(fmt.Sprint("was-", i-2)), "x")
+		}
+		if h.NoChain {
+			if _, _, err := slot.Dump(r.ctx(), r.dumpParams(), r.reference(slot)); !errors.Is(err, engine.ErrRefused) {
+				t.Errorf("dump of a restored slot: %v, want a refusal", err)
+			}
+			r.answers(slot)
+			return
+		}
+		cp, place = r.dump(slot)
+		if cp.Dir == first.Dir {
+			t.Fatal("the second checkpoint lies where the first does")
+		}
+		r.passes(gate.Checkpoint, "handle", gate.JudgeCheckpoint(cp.Handle))
+	}
+	// The first is as it was, whatever was built on it.
+	if hashed, err := checkpoint.Verify(r.ctx(), first); err != nil || hashed != 0 {
+		t.Errorf("the first checkpoint: %v, %d files were hashed again", describe(err), hashed)
+	}
+	slot := r.resume(r.restore(first, place, "slot-0"))
+	r.judgeResumed(slot, first)
+	r.has(slot, r.path("only-0"), "")
 }
 
 func names(t *testing.T, dir string) (out []string) {

@@ -53,9 +53,6 @@ func (s *slot) dump(ctx context.Context, t *tenancy, p bench.DumpParams, ref eng
 		return &engine.Error{Op: "dump " + s.name, Err: fmt.Errorf("%w: %s %s", engine.ErrRefused, found[0].Subject, found[0].Text), Hint: found[0].Hint, Findings: found}
 	}
 	switch {
-	case t.restored:
-		return cp, &engine.Error{Op: "dump " + s.name, Err: fmt.Errorf("%w: the slot was itself restored from a checkpoint", engine.ErrRefused),
-			Hint: "dump a provisioned slot; chains of checkpoints are not made"}
 	case t.fault("dump-refused"):
 		return cp, refuse([]bench.Finding{{Verdict: engine.Fail, Subject: "pid 1 POSIX READ lock on /run/plain.lock bytes 0-EOF", Text: "is held",
 			Want: "not held", Have: "held", Hint: "let go of the lock before the dump, or use an arm that carries it"}})
@@ -118,8 +115,7 @@ func (s *slot) dump(ctx context.Context, t *tenancy, p bench.DumpParams, ref eng
 	if cp, err = s.seal(ctx, t, dir, p, c, ref); err != nil {
 		return cp, err
 	}
-	cp.Dir = filepath.Join(s.ws.Run, "checkpoints", s.name)
-	if err := os.MkdirAll(filepath.Dir(cp.Dir), 0o755); err != nil {
+	if cp.Dir, err = s.ws.CheckpointDir(s.name); err != nil {
 		return cp, err
 	}
 	return cp, os.Rename(dir, cp.Dir)

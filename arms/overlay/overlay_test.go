@@ -417,6 +417,12 @@ func TestSealKeepsTheMergedView(t *testing.T) {
 	must(t, CopyUp(p.Target, p.Upper, []string{"/etc/shared", "/etc/second-name", "/dir"}))
 	sameView(t, view, tree(t, p.Target))
 	equal(t, state, p.state(cache))
+
+	flat := filepath.Join(base, "flat")
+	must(t, Flatten(flat, layer0, layer1))
+	p = over(t, base, img, flat)
+	sameView(t, view, tree(t, p.Target))
+	equal(t, state, p.state(cache))
 }
 
 // The last upper name of a hard link is removed: its content lives on in the

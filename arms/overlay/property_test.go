@@ -66,6 +66,18 @@ func TestRandomOperationsAgainstAPlainDirectory(t *testing.T) {
 			compare(tb, view, tree(tb, p.Target), true)
 			equal(tb, state, p.state(cache))
 			p.unmount()
+
+			flat := filepath.Join(filepath.Dir(p.Upper), "flat")
+			if err := Flatten(flat, layers...); err != nil {
+				rt.Fatal(err)
+			}
+			p = over(tb, base, img, flat)
+			compare(tb, view, tree(tb, p.Target), true)
+			equal(tb, state, p.state(cache))
+			p.unmount()
+			if rapid.Bool().Draw(rt, "goes on flat") {
+				layers = []string{flat}
+			}
 		}
 	})
 }

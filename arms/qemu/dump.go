@@ -63,7 +63,7 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 	t := s.now
 	if t.from != nil {
 		return cp, &engine.Error{Op: "dump " + s.name, Err: fmt.Errorf("%w: the slot was itself restored from a checkpoint", engine.ErrRefused),
-			Hint: "dump a provisioned slot; chains of checkpoints are not made yet"}
+			Hint: "dump a provisioned slot: the memory of a restored machine is a private copy of a file, which the next one could not share"}
 	}
 	if err := ctx.Err(); err != nil {
 		return cp, err

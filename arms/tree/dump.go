@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -42,10 +42,6 @@ func (t *Tenancy) Dumpable(slot string) error {
 	if t == nil || t.Pid == 0 {
 		return engine.ErrDead
 	}
-	if t.From != nil {
-		return &engine.Error{Op: "dump " + slot, Err: fmt.Errorf("%w: the slot was itself restored from a checkpoint", engine.ErrRefused),
-			Hint: "dump a provisioned slot; chains of checkpoints are not made yet"}
-	}
 	return nil
 }
 
@@ -76,8 +72,7 @@ func Draft(ws *engine.Workspace, slot string, f func(dir string) (engine.Checkpo
 	if cp, err = f(dir); err != nil {
 		return engine.Checkpoint{}, err
 	}
-	cp.Dir = filepath.Join(ws.Run, "checkpoints", slot)
-	if err := os.MkdirAll(filepath.Dir(cp.Dir), 0o755); err != nil {
+	if cp.Dir, err = ws.CheckpointDir(slot); err != nil {
 		return cp, err
 	}
 	return cp, os.Rename(dir, cp.Dir)
@@ -150,9 +145,7 @@ func (d Dumped) Seal(ctx context.Context, dir string) (engine.Checkpoint, error)
 	if err := t.Reap(ctx); err != nil {
 		return engine.Checkpoint{}, err
 	}
-	if err := overlay.Seal(overlay.SealOptions{
-		Upper: t.Upper(), Work: t.Work(), Image: d.Root.Dir(), Dest: filepath.Join(dir, LayerDir), Cache: &d.Root.Hashes,
-	}); err != nil {
+	if err := d.layer(dir); err != nil {
 		return engine.Checkpoint{}, err
 	}
 	return checkpoint.Seal(ctx, dir, bench.Checkpoint{
@@ -161,6 +154,25 @@ func (d Dumped) Seal(ctx context.Context, dir string) (engine.Checkpoint, error)
 		Layers: []string{LayerDir}, CopyUp: NonNil(copyUp), Locks: wanted,
 		Reference: c.Reference, Facts: append(append(d.Facts, c.Server), dumpFacts(dir)...),
 	})
+}
+
+// layer makes the checkpoint's layer of the slot's upper one. Of a slot that was
+// itself restored it is flattened with the layers below, a chain of one: the
+// checkpoint needs no other, and a slot's mount is as deep after many as after one.
+func (d Dumped) layer(dir string) error {
+	t, dest := d.Tenancy, filepath.Join(dir, LayerDir)
+	own := dest
+	if len(t.Layers) > 0 {
+		own = dest + ".own"
+	}
+	err := overlay.Seal(overlay.SealOptions{Upper: t.Upper(), Work: t.Work(), Image: d.Root.Dir(), Layers: t.Layers, Dest: own, Cache: &d.Root.Hashes})
+	if err != nil || own == dest {
+		return err
+	}
+	if err := overlay.Flatten(dest, append(slices.Clone(t.Layers), own)...); err != nil {
+		return err
+	}
+	return os.RemoveAll(own)
 }
 
 // WriteJSON writes a file of a checkpoint.

@@ -187,8 +187,8 @@ type slotDumpCmd struct {
 // Help teaches the command.
 func (slotDumpCmd) Help() string {
 	return `Judges that nothing ties the slot to the outside, dumps it and seals the checkpoint, as a run does. The
-slot's processes end with it; its place stays for restore and reset. A slot that was itself restored
-cannot be dumped.
+slot's processes end with it; its place stays for restore and reset, which bring the last checkpoint
+back. A slot that was itself restored can be dumped again, but for a virtual machine.
 
 Example:
 

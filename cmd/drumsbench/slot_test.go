@@ -283,8 +283,13 @@ func TestSlotByHand(t *testing.T) {
 	if second := b.wantState("desk", "running", ""); second.Pid == first.Pid {
 		t.Errorf("the reset left the process %d", first.Pid)
 	}
-	b.want(1, []string{"itself restored"}, "slot", "dump", "desk")
-	b.wantState("desk", "running", "itself restored")
+	// What was restored can be dumped again; the first checkpoint stays.
+	b.shell("desk", "touch /root/again")
+	b.want(0, nil, "slot", "dump", "desk")
+	b.want(0, []string{"desk: running"}, "slot", "restore", "desk")
+	if got := b.shell("desk", "cat /root/note; ls /root/again"); got != "kept\n/root/again\n" {
+		t.Errorf("after the second dump: %q", got)
+	}
 
 	// Another slot from its checkpoint, at the same time; each has its own state.
 	cp := filepath.Join(b.slot("desk"), "checkpoints", "slot-0")
