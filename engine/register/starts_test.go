@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -153,7 +154,8 @@ func TestTurns(t *testing.T) {
 	cold := o
 	cold.Reset = "cold"
 	r := registered(t, o)
-	if e := judgeKnown(ran(t, r, o, cold), nil, Known{}); e.State != Verified {
+	made := ran(t, r, o, cold)
+	if e := judgeKnown(made, nil, Known{}); e.State != Verified {
 		t.Fatalf("%+v", e)
 	}
 	// The other way round: cold was first.
@@ -175,7 +177,10 @@ func TestTurns(t *testing.T) {
 		{"not known", func(runs []Run) { set(runs, 1, "position", "", false) }},
 		{"not said", func(runs []Run) { runs[1].Record.Facts = nil }},
 	} {
-		runs := ran(t, r, o, cold)
+		runs := slices.Clone(made)
+		for i := range runs {
+			runs[i].Record.Facts = slices.Clone(runs[i].Record.Facts)
+		}
 		c.change(runs)
 		e := judgeKnown(runs, nil, Known{})
 		if e.State != Preliminary || e.Judgements[0].Verdict != Unknown || !strings.Contains(strings.Join(e.Reasons, "\n"), "it did not run in its turn") {
