@@ -118,7 +118,7 @@ func fileURL(path string) string { return (&url.URL{Scheme: "file", Path: path})
 func TestInBrowser(t *testing.T) {
 	o := recordtest.Run{Rollouts: 7, Warmups: 1, Bars: usableBar("0.000001ms")} // as the run below
 	first := registration(t, o)
-	whole := load(t, recordtest.Run{Bars: o.Bars, Registration: first.JSON, Name: "run/whole", Rollouts: 7, Controls: true, Warmups: 1, Pictures: true, Evidence: map[string][]byte{"have.json": []byte("{}")},
+	whole := load(t, recordtest.Run{Bars: o.Bars, Registration: first.JSON, Name: "run/whole", Rollouts: 7, Controls: true, Warmups: 1, Pictures: true, Tools: true, Evidence: map[string][]byte{"have.json": []byte("{}")},
 		Settings: map[string]string{"locks": "repair"}, Differences: []bench.Difference{{Name: "kernel", Text: "the slot shares the host's kernel"}}})
 	hurt := load(t, recordtest.Run{Name: "run/" + hostile[1], Gate: "locks", Verdict: engine.Fail, Findings: []bench.Finding{{Verdict: engine.Fail, Subject: hostile[0], Text: hostile[7], Want: "held", Have: "not held", Hint: "repair it"}}})
 	emulated := load(t, recordtest.Run{Name: "run/emulated", Rollouts: 6, Facts: []bench.Fact{{Name: "accelerator", Known: true, Value: "tcg", Source: "query-kvm"}}})
