@@ -46,6 +46,8 @@ type Options struct {
 	Page string
 	// Files go into the machine's first disk beside the programs, by their path there: tests, pages.
 	Files map[string]string
+	// Stay leaves the machine running when this process has ended.
+	Stay bool
 	// Log receives a line for each thing done.
 	Log io.Writer
 }
@@ -289,7 +291,10 @@ func (m *Machine) Start(ctx context.Context, more string) error {
 	defer said.Close()
 	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = said, said
-	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true} // a machine that is left running outlives the terminal
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true} // no signal of the terminal's reaches it
+	if !m.options.Stay {
+		cmd.SysProcAttr.Pdeathsig = unix.SIGKILL // a killed test leaves no machine
+	}
 	begin := time.Now()
 	if err := cmd.Start(); err != nil {
 		return &engine.Error{Op: op, Err: err}

@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, out io.Writer) (int, error) {
 	}
 	switch {
 	case len(args) == 1 && args[0] == "up":
-		m, err := Up(ctx, Options{State: stateDir(), Page: "docs/operating.md", Log: os.Stderr})
+		m, err := Up(ctx, Options{State: stateDir(), Page: "docs/operating.md", Stay: true, Log: os.Stderr})
 		if err == nil {
 			err = m.keep()
 		}
