@@ -67,7 +67,7 @@ func run(args []string) error {
 		return os.Remove(at)
 	}
 	if len(args) < 2 {
-		return errors.New("usage: canary hold|seek|clean TOKEN:PORT...")
+		return errors.New("usage: canary hold|seek|clean TOKEN:PORT, as many as there are")
 	}
 	var tokens []token
 	for _, a := range args[1:] {
