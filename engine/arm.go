@@ -165,6 +165,9 @@ type Memory struct {
 	Processes int
 	// Harness is the private dirty memory of what the engine runs beside the slot to keep it.
 	Harness int64
+	// HarnessCPU is the CPU time that a process of the engine's which keeps the slot's
+	// namespaces has used, HarnessLife the time since it was born; no life is no such process.
+	HarnessCPU, HarnessLife time.Duration
 }
 
 // Limits are the bounds as the kernel enforces them, and who is under them.

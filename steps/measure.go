@@ -16,6 +16,13 @@ const (
 	MemoryHarness      = "memory.harness"
 )
 
+// More facts of it, in nanoseconds: the CPU time of the process that keeps a slot's
+// namespaces, and the time over which it was used, since that was born.
+const (
+	HarnessCPU  = "cpu.harness"
+	HarnessLife = "cpu.harness_life"
+)
+
 // Measure reads what a usable slot takes of the host's memory. It is in no
 // window: reading smaps_rollup walks the slot's page tables.
 func Measure(b *engine.Builder, at At, slot engine.Promise[engine.Slot], after ...engine.Input) engine.Promise[engine.Measured] {
@@ -37,6 +44,11 @@ var bindMeasure = engine.Bind(KindMeasure, func(ctx context.Context, x *engine.E
 		{MemoryPrivateDirty, m.PrivateDirty}, {MemoryPss, m.Pss}, {MemoryProcesses, int64(m.Processes)}, {MemoryHarness, m.Harness},
 	} {
 		x.Fact(bench.Fact{Name: f.name, Known: true, Value: fmt.Sprint(f.value), Source: r.Source(), View: r.View()})
+	}
+	if m.HarnessLife > 0 {
+		const source = "CPU clock of the namespace's holder, and its start in /proc/PID/stat"
+		x.Fact(engine.Known(fmt.Sprint(m.HarnessCPU.Nanoseconds()), source, r.View()).Fact(HarnessCPU))
+		x.Fact(engine.Known(fmt.Sprint(m.HarnessLife.Nanoseconds()), source, r.View()).Fact(HarnessLife))
 	}
 	return engine.Measured{}, nil
 })

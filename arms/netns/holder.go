@@ -233,6 +233,21 @@ func (h *Holder) Open() (*Handle, error) {
 	return &Handle{f}, nil
 }
 
+// Life is how long ago the holder was born, to the ten milliseconds of a tick of the
+// kernel's.
+func (h *Holder) Life() (time.Duration, error) {
+	var now unix.Timespec
+	ticks, err := strconv.ParseInt(string(h.Identity().StartTicks), 10, 64)
+	if err == nil {
+		err = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now)
+	}
+	if err != nil {
+		return 0, &engine.Error{Op: "measure network namespace holder", Err: fmt.Errorf("%w: its age: %w", engine.ErrUnknown, err)}
+	}
+	const hertz = 100 // USER_HZ, proc_pid_stat(5)
+	return max(time.Duration(now.Nano())-time.Duration(ticks)*(time.Second/hertz), 1), nil
+}
+
 // Memory is what the holder costs: its private dirty memory in bytes now, and
 // the CPU time that it has used since it was born; what it uses while it idles
 // is the difference of two readings. One that was born a moment ago is still

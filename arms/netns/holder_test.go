@@ -93,6 +93,7 @@ func TestHolder(t *testing.T) {
 	mine, err := os.Readlink("/proc/self/ns/net")
 	must(t, err)
 
+	begin := time.Now()
 	h := holder(t, ws, g)
 	must(t, h.Verify())
 	if theirs, err := os.Readlink(h.Path()); err != nil || theirs == mine {
@@ -137,6 +138,10 @@ func TestHolder(t *testing.T) {
 		}
 	}
 	t.Logf("a holder costs %d KiB of private dirty memory, %v of CPU time to begin with and %v in 300 ms", dirty>>10, before, after-before)
+	const tick = 10 * time.Millisecond
+	if life, err := h.Life(); err != nil || life < 300*time.Millisecond || life > time.Since(begin)+tick {
+		t.Errorf("it is %v old, %v", life, err)
+	}
 	if dirty <= 0 || dirty > 1<<20 || after != before {
 		t.Errorf("that is not a small process that does nothing")
 	}

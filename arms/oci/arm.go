@@ -101,7 +101,7 @@ func (a *Arm) Describe() engine.Description {
 	}
 	if a.settings.Namespace == holderNamespace {
 		d.Differences = append(d.Differences, bench.Difference{Name: "network-holder",
-			Text: "a process of the engine's keeps the slot's network namespace over all restores; what the guest changes in it stays, and the network gate compares it. The holder's memory is counted as the harness's"})
+			Text: "a process of the engine's keeps the slot's network namespace over all restores; what the guest changes in it stays, and the network gate compares it. The holder's memory is counted as the harness's, and its CPU time since it was made stands beside it"})
 	} else {
 		d.Differences = append(d.Differences, bench.Difference{Name: "network-lost",
 			Text: "runc makes the network namespace and tells criu that it is empty: a restored slot has lo down and no address"})

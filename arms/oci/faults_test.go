@@ -217,7 +217,7 @@ func TestHolder(t *testing.T) {
 	}
 	p := as0(t, place)
 	m, ok := place.(engine.Slot).Observe(w.ctx, engine.AspectMemory).Memory.Get()
-	if !ok || m.Harness <= 0 {
+	if !ok || m.Harness <= 0 || m.HarnessCPU <= 0 || m.HarnessLife <= m.HarnessCPU {
 		t.Errorf("memory %+v, want the holder's in it", m)
 	}
 

@@ -121,9 +121,13 @@ func (p *place) memory(t *tenancy) engine.Reading[engine.Memory] {
 		return r
 	}
 	if p.holder != nil {
-		dirty, _, err := p.holder.Memory()
+		dirty, cpu, err := p.holder.Memory()
+		if err == nil {
+			m.HarnessCPU = cpu
+			m.HarnessLife, err = p.holder.Life()
+		}
 		if err != nil {
-			return engine.Unknown[engine.Memory]("memory of the network namespace's holder: "+err.Error(), engine.ViewHost)
+			return engine.Unknown[engine.Memory]("memory and CPU time of the network namespace's holder: "+err.Error(), engine.ViewHost)
 		}
 		m.Harness += dirty
 	}

@@ -24,6 +24,8 @@ type summary struct {
 	n int
 	// Clocks of the resets in ms.
 	mechanism, answer, ready, usable, repair []float64
+	// What the namespace's holder used of CPU time in its life, in ms, by rollout.
+	holderCPU, holderLife []float64
 }
 
 func summarize(run shownRun) summary {
@@ -77,6 +79,8 @@ func summarize(run shownRun) summary {
 		if m := o.Memory; m != nil {
 			appendScaled(&dirty, m.PrivateDirty, mib)
 			appendScaled(&harness, m.Harness, mib)
+			appendScaled(&out.holderCPU, m.HarnessCPU, ms)
+			appendScaled(&out.holderLife, m.HarnessLife, ms)
 		}
 	}
 	out.controls = strings.Join(controls, " ")
@@ -157,6 +161,12 @@ func writeTimes(b *strings.Builder, runs []shownRun, sums []summary, beside func
 	}
 	t.Flush()
 	b.WriteString("p50/p95 of n resets in ms from their start, - where n is too small: the mechanism RETURNED, the guest's first ANSWER, the rule of readiness\nheld (READY), reseeded and gated (USABLE); REPAIR is the part of it that put locks back\n")
+	for i, s := range sums {
+		if cpu, life := len(s.holderCPU), len(s.holderLife); cpu > 0 && cpu == life { // the last has lived longest
+			fmt.Fprintf(b, "%s: the holder of the slot's namespace has used %.1f ms of CPU time in %.1f s\n",
+				printable(runs[i].record.Run), s.holderCPU[cpu-1], s.holderLife[life-1]/1e3)
+		}
+	}
 	for _, p := range pairs(recordsOf(runs), sums) {
 		restore, cold := sums[p[0]], sums[p[1]]
 		why, err := beside(p[0], p[1])

@@ -71,6 +71,7 @@ func TestShow(t *testing.T) {
 	restore.Rollouts[5].Memory.Harness = "524288"
 	cold := recordOf("a/drums-cold", "cold", engine.RunPassed, nobody, oracle, measured(2, "50", "60", "4194304"), measured(3, "50", "60", "4194304"))
 	cold.Rollouts[2].Memory.Harness, cold.Rollouts[3].Memory.Harness = "524288", "524288"
+	restore.Rollouts[5].Memory.HarnessCPU, restore.Rollouts[5].Memory.HarnessLife = "1500000", "12000000000"
 	got := printed(t, restore, cold)
 	for _, want := range []string{
 		"RUN ARM RESET LOCKS VERDICT GATES CONTROLS ROLLOUTS SCORE MEMORY",
@@ -80,6 +81,7 @@ func TestShow(t *testing.T) {
 		// A 95th percentile takes 20.
 		"a/drums-restore 3 1.0/- 2.0/- 22.0/- 34.0/- 5.0/- of 1",
 		"a/drums-cold 2 1.0/- 2.0/- 50.0/- 60.0/- -",
+		"a/drums-restore: the holder of the slot's namespace has used 1.5 ms of CPU time in 12.0 s",
 		"a/drums-restore: cold ready p50/p95 50.0/- (n 2) beside restore usable p50/p95 34.0/- (n 3)",
 	} {
 		if !strings.Contains(got+"\n", want+"\n") {

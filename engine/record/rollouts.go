@@ -279,7 +279,13 @@ func memory(members []step) *bench.Memory {
 		text, d := s.fact("memory.processes")
 		processes, err := strconv.ParseInt(text, 10, 64)
 		if a && b && c && d && err == nil {
-			return &bench.Memory{PrivateDirty: bench.Int64(dirty), Pss: bench.Int64(pss), Harness: bench.Int64(harness), Processes: processes}
+			m := &bench.Memory{PrivateDirty: bench.Int64(dirty), Pss: bench.Int64(pss), Harness: bench.Int64(harness), Processes: processes}
+			cpu, e := s.fact("cpu.harness")
+			life, f := s.fact("cpu.harness_life")
+			if e && f {
+				m.HarnessCPU, m.HarnessLife = bench.Int64(cpu), bench.Int64(life)
+			}
+			return m
 		}
 	}
 	return nil

@@ -127,6 +127,17 @@ func (r *Run) Metrics() (list []Metric) {
 		}
 		add(m.name, m.title, "bytes", m.note, sample)
 	}
+	var idle []float64
+	for _, o := range valid {
+		if o.Memory == nil {
+			continue
+		}
+		cpu, life := appendNumber(nil, o.Memory.HarnessCPU), appendNumber(nil, o.Memory.HarnessLife)
+		if len(cpu) == 1 && len(life) == 1 && life[0] > 0 {
+			idle = append(idle, cpu[0]/life[0]*1e9)
+		}
+	}
+	add("harness-cpu", "CPU: harness beside a slot", "ns", "in each second of the namespace holder's life", idle)
 	if len(measured) == 0 {
 		return list
 	}

@@ -2112,6 +2112,11 @@ type Memory struct {
 
 	// Private dirty memory of what the engine runs beside the slot to keep it: a namespace holder, a block device's server.
 	Harness Int64 `json:"harness"`
+
+	// CPU time that the slot's namespace holder has used since it was born, and how long ago that was, both in nanoseconds: what it costs while it idles. Absent where the arm keeps none.
+	HarnessCPU Int64 `json:"harnessCPU,omitempty"`
+
+	HarnessLife Int64 `json:"harnessLife,omitempty"`
 }
 
 // StepOutcome is a step's line in the record.
