@@ -118,6 +118,7 @@ func TestHostVM(t *testing.T) {
 	sub("packages", host.packages)
 	sub("scope", host.scopes)
 	sub("slots", host.slots)
+	sub("systemd", host.systemd)
 	sub("records", host.records)
 	sub("upgrade", host.upgrade)
 	sub("oom", host.oom)
