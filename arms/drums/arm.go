@@ -41,7 +41,7 @@ func New(settings bench.DrumsSettings, tool criu.Tool, host []bench.Fact) *Arm {
 func (a *Arm) Describe() engine.Description {
 	d := engine.Description{
 		Kind:     Kind,
-		Settings: map[string]string{"locks": a.settings.Locks, "attach": a.settings.Attach},
+		Settings: map[string]string{"locks": a.settings.Locks, "attach": a.settings.Attach, "log": a.settings.Log},
 		Differences: []bench.Difference{
 			{Name: "kernel", Text: "the slot shares the host's kernel; the image's own kernel does not run"},
 			{Name: "init", Text: "guestd is the slot's first process; the image's own init does not run"},

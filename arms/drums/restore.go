@@ -31,6 +31,14 @@ func (a *Arm) command(groupFD int) *exec.Cmd {
 	return cmd
 }
 
+// logLevel of restores; 0 is the level of calls that are measured.
+func (a *Arm) logLevel() criu.LogLevel {
+	if a.settings.Log == "debug" {
+		return criu.LogDebug
+	}
+	return 0
+}
+
 // Restore implements engine.Arm.
 func (a *Arm) Restore(ctx context.Context, ws *engine.Workspace, r engine.Root, cp engine.Checkpoint, old engine.Place, p bench.RestoreParams) (engine.Stopped, error) {
 	mounted, ok := r.(*root)
@@ -91,7 +99,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 			return err
 		}
 		pid, err = criu.Restore(ctx, p.arm.command(p.birth(t)), criu.RestoreOptions{
-			ImagesDir: images, WorkDir: work, Root: t.Merged(), Sibling: true, LeaveStopped: true,
+			ImagesDir: images, WorkDir: work, Root: t.Merged(), Sibling: true, LeaveStopped: true, LogLevel: p.arm.logLevel(),
 			FileLocks: p.arm.settings.Locks != "refuse", TCPClose: t.Policy.EstablishedTCP == "close",
 			Started: leave,
 		}, nil)

@@ -52,6 +52,12 @@ func (t *Tenancy) RestoreFacts() []bench.Fact {
 	if t == nil || t.From == nil {
 		return nil
 	}
-	s, err := criu.ReadRestoreStats(filepath.Join(t.Dir, criuWork))
-	return own("stats-restore", err, count{"restore", s.Restore}, count{"forking", s.Forking}, count{"pages-restored", s.PagesRestored}, count{"pages-left", s.PagesSkipped})
+	work := filepath.Join(t.Dir, criuWork)
+	s, err := criu.ReadRestoreStats(work)
+	list := own("stats-restore", err, count{"restore", s.Restore}, count{"forking", s.Forking}, count{"pages-restored", s.PagesRestored}, count{"pages-left", s.PagesSkipped})
+	// Where the log has no times of parts nobody asked for them, and nothing is said.
+	if l, err := criu.ReadLogTimes(filepath.Join(work, "restore.log")); err == nil {
+		list = append(list, own("restore.log", nil, count{"log-namespaces", l.Namespaces}, count{"log-helpers", l.Helpers}, count{"log-pages", l.Pages})...)
+	}
+	return list
 }

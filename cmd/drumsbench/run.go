@@ -37,6 +37,7 @@ type runCmd struct {
 	FromCheckpoint string `type:"existingdir" placeholder:"DIR" help:"Folder of a checkpoint that an earlier run sealed: every rollout restores it, nothing is dumped."`
 	// A pin that was rewritten for an image built here is a fact of the run.
 	RepinnedFrom string `type:"existingfile" placeholder:"FILE" help:"File of the pins that the manifest had before an image was built here; each that differs is recorded as re-pinned."`
+	Profile      bool   `help:"Print where the time of the resets went, too; see: drumsbench show --profile."`
 	Registration string `type:"path" placeholder:"FILE" help:"Registration of the experiment that the run belongs to; refused for another manifest or program. See: drumsbench register."`
 	Out          string `type:"path" placeholder:"DIR" help:"Folder of the runs (default: a new one below runs in the state directory)."`
 }
@@ -148,6 +149,11 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	}
 	if err := printRuns(g, runs, true, comparable(whole, runs)); err != nil {
 		return err
+	}
+	if c.Profile && !g.json() { // for programs a second document would follow the first: show --profile -o json has it alone
+		if err := printProfiles(g, runs); err != nil {
+			return err
+		}
 	}
 	if err := printKept(g, kept); err != nil {
 		return err

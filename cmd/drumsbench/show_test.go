@@ -111,7 +111,7 @@ func TestShow(t *testing.T) {
 }
 
 // A run that is not as it was written gives no number, whatever its record says:
-// show, show -o json, --gates and --pictures.
+// show, show -o json, --gates, --profile and --pictures.
 func TestShowDamage(t *testing.T) {
 	folder := t.TempDir()
 	recordtest.Run{Name: "x/whole", Rollouts: 6, Controls: true}.Make(t, filepath.Join(folder, "whole"))
@@ -145,7 +145,7 @@ func TestShowDamage(t *testing.T) {
 		if code != codeBlocked || !strings.Contains(out, "not sound") || !strings.Contains(out, "no number comes of it") || !strings.Contains(out, "x/whole  6 ") || strings.Count(out, "6/6") != 1 || strings.Contains(out, "123.5") {
 			t.Errorf("%s: %d %s %s", name, code, out, errs)
 		}
-		for _, flags := range [][]string{{"-o", "json"}, {"--gates"}, {"--pictures"}} {
+		for _, flags := range [][]string{{"-o", "json"}, {"--gates"}, {"--pictures"}, {"--profile"}} {
 			if code, out, errs := call(t, append([]string{"show", folder, dir}, flags...)...); code != codeBlocked || out != "" || !strings.Contains(errs, "not sound") {
 				t.Errorf("%s %v: %d %s %s", name, flags, code, out, errs)
 			}

@@ -625,6 +625,25 @@ func TestRunFromCheckpoint(t *testing.T) {
 	b.want(0, []string{"passed"}, "run", "--arm", "drums", "-t", "rollouts=1", "--reset", "restore", "--out", first, b.locks())
 	dir := filepath.Join(first, "drums-restore")
 	cp := filepath.Join(dir, "checkpoints", "slot-0")
+	// Of a real restore the parts are known that a log of criu's is not needed for.
+	b.want(0, []string{"restore of n 1 resets", "kill ", "criu start ", "forks ", "repair ", "first answer ", "not accounted "}, "show", "--profile", dir)
+	var profiles []bench.Profile
+	if err := json.Unmarshal([]byte(b.want(0, nil, "show", "--profile", "-o", "json", dir).stdout), &profiles); err != nil || len(profiles) != 1 || len(profiles[0].Parts) < 15 {
+		t.Errorf("%v, %+v", err, profiles)
+	} else {
+		for _, k := range profiles[0].Parts {
+			switch k.Name {
+			case "namespaces", "helper processes", "pages":
+				if k.P50 != nil || k.Reason == "" {
+					t.Errorf("without a log of criu's it is known how long %s took: %+v", k.Name, k)
+				}
+			default:
+				if k.P50 == nil || k.Share == nil {
+					t.Errorf("%s has no number: %s", k.Name, k.Reason)
+				}
+			}
+		}
+	}
 
 	second := filepath.Join(b.state, "runs", "second")
 	s := b.want(0, []string{"passed", "base/checkpoint"}, "run", "-t", "rollouts=4", "-t", "slots=2", "--from-checkpoint", cp, "--out", second, b.locks())

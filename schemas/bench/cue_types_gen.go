@@ -610,6 +610,48 @@ type NetworkPart struct {
 	Bytes int64 `json:"bytes"`
 }
 
+// Profile says where the time of a run's resets went: the parts of the time from the start of a reset until the slot is usable, over the rollouts that are measured and valid.
+type Profile struct {
+	Run string `json:"run"`
+
+	Arm string `json:"arm"`
+
+	Reset string `json:"reset"`
+
+	// The processor was emulated.
+	Emulated bool `json:"emulated,omitempty"`
+
+	// Resets that the parts are of.
+	N int64 `json:"n"`
+
+	// From the start of the reset until the slot is usable, or without that ready; nanoseconds.
+	Whole Estimate `json:"whole"`
+
+	Parts []ProfilePart `json:"parts"`
+}
+
+// ProfilePart is one of the parts; parts do not overlap, and with what is not accounted for they are the whole.
+type ProfilePart struct {
+	Name string `json:"name"`
+
+	// Whose time it is; absent for what is not accounted for.
+	Owner string `json:"owner,omitempty"`
+
+	Text string `json:"text"`
+
+	// Resets that the part is known of. Of a part that is known of none there is no number.
+	N int64 `json:"n"`
+
+	// Median in nanoseconds.
+	P50 *Estimate `json:"p50,omitempty"`
+
+	// Part of the sum of the whole, over the resets that it is known of.
+	Share *float64 `json:"share,omitempty"`
+
+	// Why it is not known, or not of all resets.
+	Reason string `json:"reason,omitempty"`
+}
+
 type ProvisionParams struct {
 	Slot Name `json:"slot"`
 
@@ -987,6 +1029,9 @@ type DrumsSettings struct {
 
 	// How the image becomes a block device.
 	Attach string `json:"attach"`
+
+	// How much CRIU writes at a restore. debug costs time, and tells drumsbench show --profile how long namespaces, helper processes and pages took.
+	Log string `json:"log"`
 
 	// Digest that the CRIU in use has to have.
 	Criu SHA256 `json:"criu,omitempty"`
