@@ -295,7 +295,7 @@ exit 1`, unit, command, run, step)
 
 // The kernel ends the engine for its memory.
 func (h host) oom() {
-	h.must(0, started("oomed", "drumsbench run --arm drums --reset restore -t rollouts=500 --out $DRUMSBENCH_STATE/runs/oom $manifests/light", "$DRUMSBENCH_STATE/runs/oom", "r0/resume"))
+	h.must(0, started("oomed", "drumsbench run --arm drums --reset restore -t rollouts=20 --out $DRUMSBENCH_STATE/runs/oom $manifests/light", "$DRUMSBENCH_STATE/runs/oom", "r0/resume"))
 	h.must(0, `systemctl set-property --runtime oomed.service MemoryMax=1M
 for i in $(seq 240); do systemctl is-active -q oomed || break; sleep 0.5; done
 ! systemctl is-active -q oomed && dmesg | grep -i 'killed process.*drumsbench'`, "oom")
@@ -318,7 +318,7 @@ func (h host) disk() {
 
 // The power goes while a slot is restored; after the boot nothing of the run is on the host, and sweep knows why.
 func (h host) reboot() {
-	h.must(0, started("cut", "drumsbench run --arm drums --reset restore -t rollouts=500 --out $DRUMSBENCH_STATE/runs/cut $manifests/light", "$DRUMSBENCH_STATE/runs/cut", "r0/resume"))
+	h.must(0, started("cut", "drumsbench run --arm drums --reset restore -t rollouts=20 --out $DRUMSBENCH_STATE/runs/cut $manifests/light", "$DRUMSBENCH_STATE/runs/cut", "r0/resume"))
 	h.must(0, "drumsbench slot provision --arm drums --name lost $manifests/light")
 	before := strings.TrimSpace(h.must(0, "cat /proc/sys/kernel/random/boot_id"))
 	if err := h.m.Cut(); err != nil {
