@@ -62,6 +62,8 @@ func (c showCmd) Run(ctx context.Context, g *globals) error {
 	switch {
 	case asked > 1:
 		return usage("one of --gates, --profile, --pictures, --density and --host")
+	case !c.Density && (g.Output == "md" || g.Output == "csv"):
+		return usage("-o " + g.Output + " is of --density")
 	case len(c.Rollout) > 0 && !c.Pictures:
 		return usage("--rollout is of --pictures")
 	}

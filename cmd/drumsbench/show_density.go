@@ -154,3 +154,6 @@ func scaled(v bench.Int64, unit float64) string {
 	}
 	return fmt.Sprintf("%.2f", list[0])
 }
+
+// formats of show beside plain and json; only --density has them.
+func (showCmd) formats() []string { return []string{"md", "csv"} }
