@@ -80,6 +80,8 @@ type wiring struct {
 	last []engine.Promise[engine.Place]
 	// first is the evaluation before the act in the first rollout: what the checker stands on there, it must stand on in all.
 	first engine.Promise[engine.Score]
+	// late: a checkpoint holds nothing of the task, whose set-up is each rollout's own.
+	late bool
 	// looked says that a rollout's screen waits for a person already.
 	looked bool
 	// ends are the last gates of all rollouts.
@@ -140,9 +142,17 @@ func (w *wiring) fresh(at At, slot engine.Promise[engine.Slot]) (prepared engine
 	ready := w.readiness(at, slot, engine.After(limits), engine.After(mounts), engine.After(config))
 	server := GateSlot(w.b, at.step("gate-server"), slot, bench.GateParams{Gate: gate.Server, Port: w.port(), Server: &w.m.Guest.Server}, engine.After(ready))
 	network := GateSlot(w.b, at.step("gate-network-up"), slot, bench.GateParams{Gate: gate.NetworkUp}, engine.After(ready))
-	prepared = Prepare(w.b, at.step("prepare"), slot, bench.PrepareParams{Port: w.port(), Setup: nonNil(w.m.Task.Setup), Canary: w.m.Canary},
-		engine.After(ready), engine.After(server), engine.After(network))
+	prepared = w.prepare(at, slot, !w.late, engine.After(ready), engine.After(server), engine.After(network))
 	return prepared, []engine.Input{engine.After(prepared)}
+}
+
+// prepare does the task's set-up, where this is its time, and plants the canary.
+func (w *wiring) prepare(at At, slot engine.Promise[engine.Slot], setup bool, after ...engine.Input) engine.Promise[engine.Canary] {
+	commands := []bench.Command{}
+	if setup {
+		commands = nonNil(w.m.Task.Setup)
+	}
+	return Prepare(w.b, at.step("prepare"), slot, bench.PrepareParams{Port: w.port(), Setup: commands, Canary: w.m.Canary}, after...)
 }
 
 // rule of readiness.
@@ -165,6 +175,7 @@ func (w *wiring) readiness(at At, slot engine.Promise[engine.Slot], after ...eng
 func (w *wiring) places() int64 { return w.m.Experiment.Slots + w.m.Experiment.Pool }
 
 func (w *wiring) restore() {
+	w.late = w.m.Experiment.Reuse == "none"
 	// The slot that is dumped.
 	at := At{ID: "base/provision", Slot: slotName(0)}
 	slot := w.provision(at, slotName(0), engine.Promise[engine.Place]{})
@@ -235,7 +246,11 @@ func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine
 	if take != nil {
 		judged = []engine.Input{w.take(take, &at, slot, judged...)}
 	}
-	return slot, Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary}, judged...)
+	planted := Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary}, judged...)
+	if w.late {
+		planted = w.prepare(at, slot, true, engine.After(planted))
+	}
+	return slot, planted
 }
 
 func (w *wiring) cold() {

@@ -39,7 +39,7 @@ func workload() bench.Manifest {
 		Canary:     bench.Canary{File: "/root/.canary"},
 		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{exec("true")}, Period: "10ms", Deadline: "10s"},
 		Arms:       bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}},
-		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 2, Blocks: 1, Order: "abba", Slots: 1},
+		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 2, Blocks: 1, Order: "abba", Reuse: "post_setup", Slots: 1},
 	}
 	m.Checker.Failure.Exit = 1
 	return m

@@ -95,7 +95,7 @@ func plan(t *testing.T, p engine.HostProgram, timeout, reset string) (*engine.Pl
 		Canary:     bench.Canary{File: "/root/.canary"},
 		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{}, Period: "10ms", Deadline: "10s"},
 		Arms:       bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}},
-		Experiment: bench.Experiment{Reset: []string{reset}, Rollouts: 2, Blocks: 1, Order: "abba", Slots: 1, Seed: 40},
+		Experiment: bench.Experiment{Reset: []string{reset}, Rollouts: 2, Blocks: 1, Order: "abba", Reuse: "post_setup", Slots: 1, Seed: 40},
 	}
 	m.Checker.Failure.Exit = 1
 	workload, err := compile.Workload(m)

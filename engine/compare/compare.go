@@ -18,6 +18,7 @@ const (
 	Reset   bench.ComparisonKind = "reset"
 	Setting bench.ComparisonKind = "setting"
 	Slots   bench.ComparisonKind = "slots"
+	Branch  bench.ComparisonKind = "branch"
 )
 
 // Verdicts of a comparison.
@@ -129,6 +130,9 @@ func differ(a, b Run) (list []string) {
 	if a.Manifest.Experiment.Slots != b.Manifest.Experiment.Slots {
 		list = append(list, "slots")
 	}
+	if a.Manifest.Experiment.Reuse != b.Manifest.Experiment.Reuse {
+		list = append(list, "reuse")
+	}
 	if partText(x) != partText(y) {
 		list = append(list, "part")
 	}
@@ -147,7 +151,7 @@ func partText(r bench.Record) string {
 	}
 }
 
-var kinds = map[string]bench.ComparisonKind{"arm": Arm, "settings": Setting, "reset": Reset, "slots": Slots}
+var kinds = map[string]bench.ComparisonKind{"arm": Arm, "settings": Setting, "reset": Reset, "slots": Slots, "reuse": Branch}
 
 // pair compares two sides.
 func (c *comparer) pair(a, b []Run) bench.Comparison {
@@ -210,7 +214,7 @@ func everyRun(a, b []Run) (all []Run) {
 
 func side(runs []Run) bench.ComparedSide {
 	first := runs[0].Record
-	out := bench.ComparedSide{Arm: first.Arm, Reset: first.Reset, Slots: runs[0].Manifest.Experiment.Slots,
+	out := bench.ComparedSide{Arm: first.Arm, Reset: first.Reset, Slots: runs[0].Manifest.Experiment.Slots, Reuse: runs[0].Manifest.Experiment.Reuse,
 		Settings: map[string]string{}, Runs: []bench.ComparedRun{}, Differences: []bench.Difference{}}
 	for k, v := range first.Settings {
 		out.Settings[k] = v

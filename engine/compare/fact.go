@@ -299,6 +299,8 @@ func ruleOf(f bench.SamenessFact, kind bench.ComparisonKind) bench.SamenessRule 
 		return f.Rules.Setting
 	case Slots:
 		return f.Rules.Slots
+	case Branch:
+		return f.Rules.Branch
 	}
 	return ""
 }

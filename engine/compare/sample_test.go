@@ -47,7 +47,7 @@ func sample(t testing.TB, arm, reset string, base int) Run {
 		Readiness: bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{}, Period: "1ms", Deadline: "1s"},
 		Arms:      bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}},
 		Experiment: bench.Experiment{Reset: []string{"restore", "cold"}, Rollouts: 8, Warmup: 1, Seed: 7,
-			Blocks: 2, Order: "abba", Slots: 1},
+			Blocks: 2, Order: "abba", Reuse: "post_setup", Slots: 1},
 	}
 	m.Checker.Failure.Exit = 1
 	workload, err := compile.Workload(m)

@@ -91,6 +91,8 @@ func heading(c bench.Comparison) string {
 		return fmt.Sprintf("setting, %s and %s (%s %s)", x, y, a.Arm, a.Reset)
 	case Slots:
 		return fmt.Sprintf("slots, %d and %d (%s %s)", a.Slots, b.Slots, a.Arm, a.Reset)
+	case Branch:
+		return fmt.Sprintf("branch, reuse %s and %s (%s %s)", a.Reuse, b.Reuse, a.Arm, a.Reset)
 	case Repeat:
 		return fmt.Sprintf("repeat, %s %s", a.Arm, a.Reset)
 	}

@@ -48,7 +48,7 @@ func full() bench.Manifest {
 		Checkpoint: &bench.CheckpointPolicy{EstablishedTCP: "refuse", GhostLimit: "64MiB"},
 		Review:     &bench.ReviewPolicy{Question: "q", Screens: "each"},
 		Arms:       bench.Arms{Drums: &bench.DrumsSettings{Locks: "repair", Attach: "raw"}, Fake: &bench.FakeSettings{Faults: []string{"f"}}},
-		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 1, Blocks: 1, Order: "abba", Bars: []bench.Bar{{Name: "b"}}},
+		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 1, Blocks: 1, Order: "abba", Reuse: "post_setup", Bars: []bench.Bar{{Name: "b"}}},
 	}
 }
 

@@ -32,7 +32,7 @@ func wholeRunOf(t testing.TB, digests map[string]bench.SHA256) string {
 		Task:      bench.Task{Id: "task", Setup: []bench.Command{}, Oracle: []bench.Command{}},
 		Checker:   bench.Checker{Exec: []string{"/bin/true"}, Timeout: "1s"}, Canary: bench.Canary{File: "/c"},
 		Readiness: bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{}, Period: "1ms", Deadline: "1s"},
-		Arms:      bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}}, Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 1, Blocks: 1, Order: "abba", Slots: 1},
+		Arms:      bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}}, Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 1, Blocks: 1, Order: "abba", Reuse: "post_setup", Slots: 1},
 	}
 	m.Checker.Failure.Exit = 1
 	workload, err := compile.Workload(m)

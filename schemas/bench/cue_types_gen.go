@@ -299,7 +299,7 @@ type Fact struct {
 type View string
 
 // Kinds of comparisons, by what the two sides differ in: nothing, the arm, the
-// reset, the arm's settings, the number of slots. Two sides that differ in more
+// reset, the arm's settings, the number of slots, what a checkpoint holds of the task (branch). Two sides that differ in more
 // than one of these are not compared.
 type ComparisonKind string
 
@@ -359,6 +359,9 @@ type ComparedSide struct {
 	Reset string `json:"reset"`
 
 	Slots int64 `json:"slots"`
+
+	// What a checkpoint of these runs holds of the task.
+	Reuse string `json:"reuse,omitempty"`
 
 	Settings map[string]string `json:"settings"`
 
@@ -1101,6 +1104,9 @@ type Experiment struct {
 	// Slots at the same time, siblings of one checkpoint.
 	Slots int64 `json:"slots"`
 
+	// What a checkpoint holds of a task: post_setup, it is taken after the set-up, which each rollout then has for nothing. none: before it, and each rollout does the set-up itself once it is restored, within its clock to usable.
+	Reuse string `json:"reuse"`
+
 	// Slots beside those that are made ready before a rollout asks for one. What that took is charged to the run and is in no clock of a reset: the clocks of a rollout begin when it takes its slot.
 	Pool int64 `json:"pool"`
 
@@ -1687,6 +1693,8 @@ type SamenessRules struct {
 	Setting SamenessRule `json:"setting"`
 
 	Slots SamenessRule `json:"slots"`
+
+	Branch SamenessRule `json:"branch"`
 }
 
 // SlotHandle is what each command on a slot by hand leaves for the next one:

@@ -89,7 +89,7 @@ func (o Run) Plans() bench.Manifest {
 		Checker:   bench.Checker{Exec: []string{"/bin/true"}, Timeout: "1s"}, Canary: bench.Canary{File: "/c"},
 		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{}, Probes: []bench.Command{}, Period: "1ms", Deadline: "1s"},
 		Arms:       bench.Arms{Fake: &bench.FakeSettings{Faults: []string{}}},
-		Experiment: bench.Experiment{Reset: o.Resets, Rollouts: int64(o.Rollouts), Warmup: int64(o.Warmups), Blocks: int64(o.Blocks), Order: "abba", Slots: 1, Bars: o.Bars},
+		Experiment: bench.Experiment{Reset: o.Resets, Rollouts: int64(o.Rollouts), Warmup: int64(o.Warmups), Blocks: int64(o.Blocks), Order: "abba", Reuse: "post_setup", Slots: 1, Bars: o.Bars},
 	}
 	m.Checker.Failure.Exit = 1
 	return m
