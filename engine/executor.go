@@ -38,6 +38,10 @@ type Executor struct {
 	// before the undo stack runs, with the verdict so far, if a slot has a place. Where
 	// it says true one slot is not released, nor what it stands on: see Kept.
 	Keep func(bench.RunVerdict) bool
+	// Until is when the time for rollouts is over; zero is never. From then on no rollout
+	// begins: its steps, and what needs them, are not_run. Rollouts that have begun, and
+	// release steps, run on; a run that has not started by then runs its release steps only.
+	Until time.Time
 	// UndoDeadline is how long each function of the undo stack may take; 0 is 1 minute.
 	UndoDeadline time.Duration
 }
@@ -102,6 +106,7 @@ type run struct {
 
 	findings []bench.Finding
 	stopped  string // why nothing more is started; release steps are
+	expired  bool   // whether Until was seen to be over
 	failed   bool   // by a finding of the run's own
 	broken   error  // the sink failed
 }
@@ -135,6 +140,7 @@ func (e *Executor) Run(ctx context.Context) (Result, error) {
 		case r.cancelled():
 			r.stop(NotRun, "interrupted")
 		}
+		r.expire()
 		r.startReady(ctx)
 		if r.active > 0 {
 			r.wait(ctx)
@@ -460,20 +466,27 @@ func (r *run) stop(v bench.Verdict, why string) {
 	r.failed = r.failed || v == Fail
 	r.findings = append(r.findings, bench.Finding{Verdict: v, Subject: "run", Text: why})
 	for i, s := range r.plan.Steps {
-		if s.Release || r.states[i] != waiting && r.states[i] != ready {
-			continue
+		if !s.Release && r.unstarted(i) {
+			r.leaveOut(i, why)
 		}
-		r.notRun(i, bench.Finding{Verdict: NotRun, Subject: "run", Text: why})
-		r.states[i], r.bad[i] = finished, true
-		r.left--
-		for _, to := range r.plan.dependants[i] {
-			r.satisfied(i, to)
-			if r.states[to] == waiting && r.pending[to] == 0 && r.plan.Steps[to].Release {
-				r.makeReady(to)
-			}
-		}
-		r.leaveWindow(i)
 	}
+}
+
+func (r *run) unstarted(i int) bool { return r.states[i] == waiting || r.states[i] == ready }
+
+// leaveOut finishes a step that has not started without running it. What needs it
+// is left out by the caller, who goes through the plan in its order.
+func (r *run) leaveOut(i int, why string) {
+	r.notRun(i, bench.Finding{Verdict: NotRun, Subject: "run", Text: why})
+	r.states[i], r.bad[i] = finished, true
+	r.left--
+	for _, to := range r.plan.dependants[i] {
+		r.satisfied(i, to)
+		if r.states[to] == waiting && r.pending[to] == 0 && r.plan.Steps[to].Release {
+			r.makeReady(to)
+		}
+	}
+	r.leaveWindow(i)
 }
 
 // unwind runs the undo stack, unless a slot is kept.

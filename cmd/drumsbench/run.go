@@ -120,21 +120,26 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
+	turns := register.Schedule(kinds, resets, m.Manifest.Experiment)
+	until, err := c.budget(g, m.Manifest, workload, turns)
+	if err != nil {
+		return err
+	}
 	ordinary := 0
-	for _, p := range register.Schedule(kinds, resets, m.Manifest.Experiment) {
+	for _, p := range turns {
 		if p.Part == nil {
 			ordinary++
 		}
 		for began := time.Now(); ; p = p.Next() {
 			b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, part: p.Part, facts: slices.Concat(p.Facts(m.Manifest.Experiment), repinned, receipts),
-				dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered}
+				dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered, until: until}
 			r, err := b.run(ctx)
 			if err != nil {
 				return err
 			}
 			dirs, records = append(dirs, b.dir), append(records, r)
 			kept = append(kept, b.kept...)
-			if ctx.Err() != nil || !p.Again(m.Manifest.Experiment, time.Since(began)) {
+			if ctx.Err() != nil || !until.IsZero() && !time.Now().Before(until) || !p.Again(m.Manifest.Experiment, time.Since(began)) {
 				break
 			}
 		}
@@ -258,6 +263,8 @@ type block struct {
 	from *bench.CheckpointParams
 	// registered is the registration that the run belongs to; nil for none.
 	registered *register.Registered
+	// until is when the experiment's time is over; zero is never.
+	until time.Time
 	// keep the slot of a run that does not pass; kept has it then.
 	keep bool
 	kept []bench.SlotHandle
@@ -364,8 +371,8 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	executor := engine.Executor{
 		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
 		Sink: events, Progress: progress, Digests: digests,
-		Parallel: max(2, runtime.NumCPU(), int(b.slots())),
-		Keep:     func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
+		Parallel: max(2, runtime.NumCPU(), int(b.slots())), Until: b.until,
+		Keep: func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
 	}
 	res, err := executor.Run(ctx)
 	stop()

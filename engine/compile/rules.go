@@ -77,6 +77,9 @@ func manifestRules(m bench.Manifest) Problems {
 	}
 
 	r.density(m.Experiment)
+	if b := m.Experiment.Budget; b != nil {
+		r.duration("experiment.budget.time", string(b.Time))
+	}
 	r.bars(m)
 	r.commands("task.setup", m.Task.Setup)
 	r.commands("task.oracle", m.Task.Oracle)

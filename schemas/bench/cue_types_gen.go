@@ -1121,6 +1121,9 @@ type Experiment struct {
 
 	// What has to be reached, fixed before it runs: drumsbench register freezes them, drumsbench judge decides.
 	Bars []Bar `json:"bars,omitempty"`
+
+	// How long all of its runs may take together. In no digest of workload or plan.
+	Budget *Budget `json:"budget,omitempty"`
 }
 
 // Sweep holds several slots at once, one run for each number of them and each trial, and reads what they take of the host together.
@@ -1249,6 +1252,12 @@ type InferencePrice struct {
 	Date Date `json:"date,omitempty"`
 
 	Source string `json:"source,omitempty"`
+}
+
+// Budget bounds an experiment. It is refused before it starts where earlier runs say that it takes longer.
+type Budget struct {
+	// Largest wall time of all runs. Once it is over no rollout begins: what never began is not_run, what was made is released.
+	Time Duration `json:"time"`
 }
 
 // RegisteredMethod is what of the method a manifest and a program decide.
