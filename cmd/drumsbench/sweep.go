@@ -194,10 +194,9 @@ func (c sweepCmd) print(g *globals, r sweepResult) error {
 			}
 		}
 	}
-	if c.All {
-		for _, dir := range r.Running {
-			fmt.Fprintf(t, "running\trun\t%s\n", dir)
-		}
+	// What such a run owns is there: nobody may read that nothing is left.
+	for _, dir := range r.Running {
+		fmt.Fprintf(t, "running\trun\t%s: an engine, or a command that reads it, holds it; left alone\n", dir)
 	}
 	for _, k := range r.Kept {
 		if c.All {
