@@ -1,0 +1,26 @@
+package criu
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// What docs/criu-findings.md says of this CRIU, its reproducers say too.
+func TestReproducers(t *testing.T) {
+	for name, want := range map[string]int{"lock-on-mapped-file": 0, "sharing-lost": 0} {
+		for program, want := range map[string]int{tool.Path: want, "/bin/true": 2} { // the second is no criu
+			cmd := exec.Command("../../docs/reproducers/" + name)
+			cmd.Env = append(os.Environ(), "CRIU="+program)
+			out, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if err != nil && !errors.As(err, &exit) {
+				t.Fatal(err)
+			}
+			if code := cmd.ProcessState.ExitCode(); code != want {
+				t.Errorf("%s with %s: exit %d, docs/criu-findings.md says %d\n%s", name, program, code, want, out)
+			}
+		}
+	}
+}
