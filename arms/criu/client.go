@@ -266,6 +266,9 @@ func (c *call) talk(ctx context.Context, notify Notify) (*rpc.CriuResp, error) {
 		if notify != nil {
 			err = notify(ctx, n)
 		}
+		if err == nil {
+			err = ctx.Err() // told to go on when the time is up, criu could end a tree before it is killed itself
+		}
 		closeFile(file)
 		if err != nil && veto == nil {
 			veto = &VetoError{Script: n.Script, Err: err}
