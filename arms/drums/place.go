@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
+	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -158,8 +158,8 @@ func (s *slot) Alive() error {
 	if t == nil || !errors.As(err, &e) || !errors.Is(err, engine.ErrDead) {
 		return err
 	}
-	if said, err := os.ReadFile(filepath.Join(t.Upper(), initLog)); err == nil && len(said) > 0 {
-		e.Err = fmt.Errorf("%w: %q", e.Err, said[max(0, len(said)-300):])
+	if said, err := overlay.Tail(t.Upper(), initLog, 300); err == nil && len(said) > 0 {
+		e.Err = fmt.Errorf("%w: %q", e.Err, said)
 	}
 	return e
 }
