@@ -67,6 +67,8 @@ type kernel interface {
 	swapWithMemory() bool
 	pids(dir string) (int64, error)
 	usage(l *Limits) Usage
+	// files are those that set reads and writes.
+	files() string
 }
 
 // NewLimits makes and sets the limits of a slot and reads them back, bounds of
@@ -313,7 +315,7 @@ func (l *Limits) Read(pids []int) engine.Reading[engine.Limits] {
 	}
 	slices.Sort(out.Tasks)
 	slices.Sort(out.Outside)
-	return engine.Known(out, strings.Join(l.Dirs(), ", ")+", /proc/PID/cgroup", engine.ViewHost)
+	return engine.Known(out, l.kernel.files()+" of the groups above and of those with "+strings.Join(l.Dirs(), ", ")+"; /proc/PID/cgroup", engine.ViewHost)
 }
 
 // Remove takes the groups away, as Group.Remove. Idempotent.

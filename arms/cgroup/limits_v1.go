@@ -119,6 +119,10 @@ func (v1) swapWithMemory() bool { return true }
 
 func (v1) pids(dir string) (int64, error) { return readMax(dir, "pids.max") }
 
+func (v1) files() string {
+	return "cpu.cfs_quota_us, cpu.cfs_period_us, memory.limit_in_bytes, memory.memsw.limit_in_bytes, pids.max"
+}
+
 func (v1) usage(l *Limits) Usage {
 	memory := l.places[controllerMemory].dir
 	u := Usage{

@@ -104,6 +104,8 @@ func (v2) swapWithMemory() bool { return false }
 
 func (v2) pids(dir string) (int64, error) { return readMax(dir, "pids.max") }
 
+func (v2) files() string { return "cpu.max, memory.max, " + v2SwapLimit + ", pids.max" }
+
 func (v2) usage(l *Limits) Usage {
 	dir := l.places[""].dir
 	return Usage{
