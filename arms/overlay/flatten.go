@@ -42,6 +42,9 @@ func Flatten(dest string, layers ...string) error {
 				return fail(&fs.PathError{Op: "hide what lies below", Path: path, Err: err})
 			}
 		}
+		if err := relink(dest, layer); err != nil {
+			return fail(err)
+		}
 		// The copy gives a directory its times before it fills it.
 		if err := directoryTimes(dest, layer); err != nil {
 			return fail(err)
@@ -118,6 +121,35 @@ func forget(path string) error {
 		}
 	}
 	return nil
+}
+
+// relink makes the names of one special file or symbolic link one again: the copy
+// keeps that for regular files alone.
+func relink(dest, layer string) error {
+	first := map[uint64]string{}
+	return filepath.WalkDir(layer, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || d.Type().IsRegular() {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return &fs.PathError{Op: "lstat", Path: path, Err: err}
+		}
+		rel, err := filepath.Rel(layer, path)
+		if err != nil || st.Nlink < 2 {
+			return err
+		}
+		name := filepath.Join(dest, rel)
+		to, seen := first[st.Ino]
+		if !seen {
+			first[st.Ino] = name
+			return nil
+		}
+		if err := os.Remove(name); err != nil {
+			return err
+		}
+		return os.Link(to, name)
+	})
 }
 
 func directoryTimes(dest, layer string) error {

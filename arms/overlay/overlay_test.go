@@ -425,6 +425,28 @@ func TestSealKeepsTheMergedView(t *testing.T) {
 	equal(t, state, p.state(cache))
 }
 
+// Names of one inode stay that, whatever it is, and directories keep their times.
+func TestFlattenKeepsHardLinks(t *testing.T) {
+	base, img := t.TempDir(), image(t, sample(t))
+	p := over(t, base, img)
+	mkdir(t, p.path("/h/d"))
+	must(t, os.WriteFile(p.path("/h/file"), []byte("x"), 0o600))
+	must(t, unix.Mkfifo(p.path("/h/fifo"), 0o600))
+	must(t, unix.Mknod(p.path("/h/device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
+	must(t, os.Symlink("nowhere", p.path("/h/symlink")))
+	for _, name := range []string{"file", "fifo", "device", "symlink"} {
+		must(t, os.Link(p.path("/h/"+name), p.path("/h/d/"+name)))
+	}
+	layer0 := p.seal(nil)
+	p = over(t, base, img, layer0)
+	must(t, os.WriteFile(p.path("/above"), nil, 0o600))
+	view := tree(t, p.Target)
+	layer1 := p.seal(nil)
+	flat := filepath.Join(base, "flat")
+	must(t, Flatten(flat, layer0, layer1))
+	sameView(t, view, tree(t, over(t, base, img, flat).Target))
+}
+
 // The last upper name of a hard link is removed: its content lives on in the
 // index alone, and in the names of the image that were never touched.
 func TestHardLinkThatOnlyTheIndexKnows(t *testing.T) {
