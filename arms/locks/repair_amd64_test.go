@@ -19,6 +19,7 @@ const (
 	oddBase    = 0x400000
 	oddRseqCS  = oddBase + 0x80 + 0x68
 	oddSection = oddBase + 0x80 + 0x40
+	oddArea    = oddBase + 0x80 + 0x60
 	oddCount   = oddBase + 0x80 + 0x80
 )
 
@@ -89,6 +90,11 @@ func TestRepairOfAThreadWithoutAStack(t *testing.T) {
 		if _, err := mem.ReadAt(page, oddBase); err != nil {
 			t.Fatal(err)
 		}
+		// The kernel writes the processor that the thread is on into cpu_id_start,
+		// cpu_id, node_id and mm_cid (struct rseq) whenever it goes back to user
+		// space, so they change when the repair ran on another processor.
+		clear(page[oddArea-oddBase:][:8])
+		clear(page[oddArea-oddBase:][20:32])
 		return page
 	}
 	word := func(page []byte, at int) uint64 { return binary.LittleEndian.Uint64(page[at-oddBase:]) }
