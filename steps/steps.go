@@ -42,16 +42,17 @@ const (
 )
 
 // Deadlines of steps whose time the manifest does not set. They bound a hang,
-// they are no targets: a first mount hashes and converts a whole image.
+// they are no targets: a first mount hashes and converts a whole image, and a host
+// that is emulated itself, and busy, takes twenty times as long for anything.
 const (
 	deadlineMount      = 10 * time.Minute
-	deadlineProvision  = time.Minute
-	deadlineDump       = 3 * time.Minute
+	deadlineProvision  = 3 * time.Minute
+	deadlineDump       = 5 * time.Minute
 	deadlineCheckpoint = 10 * time.Minute // a copy is hashed
-	deadlineRestore    = 2 * time.Minute
-	deadlineGate       = 30 * time.Second
-	deadlineAdopt      = time.Minute
-	deadlineRelease    = time.Minute
+	deadlineRestore    = 5 * time.Minute
+	deadlineGate       = 2 * time.Minute
+	deadlineAdopt      = 3 * time.Minute
+	deadlineRelease    = 3 * time.Minute
 	// slack is added to a time that the manifest states, for the exchange around it.
 	slack = 5 * time.Second
 )

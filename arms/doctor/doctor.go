@@ -73,7 +73,7 @@ var slots = []check{
 // checks of each arm.
 var checks = map[string][]check{
 	drums.Kind: slots,
-	oci.Kind:   append([]check{{"runc", false, runcTool}, {"runc-cgroups", false, runcControllers}}, slots...),
+	oci.Kind:   append([]check{{"runc", false, runcTool}, {"runc-cgroups", false, runcControllers}, {"systemd", false, systemdDriver}}, slots...),
 	qemu.Kind:  machines,
 	fake.Kind: {
 		{"cue-config", false, cueConfig},

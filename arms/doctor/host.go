@@ -39,6 +39,8 @@ type Probes struct {
 	Tool func(ctx context.Context) (criu.Tool, error)
 	// Runc finds the runc of the state directory, as the oci arm does.
 	Runc func(ctx context.Context) (oci.Tool, error)
+	// Systemd is the version of the systemd that answers.
+	Systemd func(ctx context.Context) (string, error)
 	// QEMU finds the host's QEMU, as the qemu arm does.
 	QEMU func(ctx context.Context) (qemu.Tool, error)
 	// Accelerator starts an empty machine with an accelerator and reads back which one runs it.

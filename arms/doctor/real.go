@@ -20,6 +20,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/oci"
 	"github.com/drumsbench/drumsbench/arms/qemu"
 	"github.com/drumsbench/drumsbench/arms/sweep"
+	"github.com/drumsbench/drumsbench/arms/systemd"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -32,9 +33,10 @@ func This(state string) *Host {
 	return &Host{
 		FS: os.DirFS("/"), Env: os.Environ(), State: state, Machine: unix.ByteSliceToString(uts.Machine[:]),
 		Probes: Probes{
-			Tool: func(ctx context.Context) (criu.Tool, error) { return criu.Locate(ctx, state) },
-			Runc: func(ctx context.Context) (oci.Tool, error) { return oci.Locate(ctx, state) },
-			QEMU: qemu.Locate, Accelerator: func(ctx context.Context, t qemu.Tool, accel string) engine.Reading[string] {
+			Tool:    func(ctx context.Context) (criu.Tool, error) { return criu.Locate(ctx, state) },
+			Runc:    func(ctx context.Context) (oci.Tool, error) { return oci.Locate(ctx, state) },
+			Systemd: systemd.Manager{}.Version,
+			QEMU:    qemu.Locate, Accelerator: func(ctx context.Context, t qemu.Tool, accel string) engine.Reading[string] {
 				return t.Accelerator(ctx, accel)
 			}, Tun: qemu.ProbeLink,
 			Check:   checkTool,

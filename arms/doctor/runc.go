@@ -47,3 +47,31 @@ func runcControllers(_ context.Context, h *Host) []bench.HostFinding {
 	}
 	return fine("runc-cgroups", "every control group that runc insists on")
 }
+
+// systemdDriver says whether systemd can make a slot's group (cgroups: "systemd").
+// Without it the arm makes the groups itself, so that nothing here keeps it from running.
+func systemdDriver(ctx context.Context, h *Host) []bench.HostFinding {
+	const remedy = `nothing for cgroups: "cgroupfs", which is the default; "systemd" needs a host that systemd runs (/run/systemd/system), with cgroup v2 only, and systemd answering on its own socket or the system bus`
+	cannot := func(why string) []bench.HostFinding {
+		return one(Warn, "systemd", `cgroups: "systemd" cannot be used: `+why, remedy)
+	}
+	here, err := h.exists("/run/systemd/system")
+	if err != nil {
+		return unread(Warn, "systemd", err)
+	}
+	if !here {
+		return cannot("systemd does not run this host")
+	}
+	g, err := h.hierarchies()
+	if err != nil {
+		return unread(Warn, "systemd", err)
+	}
+	if !g.unified {
+		return cannot("v2 is not the only cgroup hierarchy: this host is " + g.mode())
+	}
+	version, err := h.Systemd(ctx)
+	if err != nil {
+		return cannot(err.Error())
+	}
+	return fine("systemd", `systemd %s answers: cgroups: "systemd" can be used`, version)
+}

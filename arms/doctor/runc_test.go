@@ -48,3 +48,38 @@ func TestRunc(t *testing.T) {
 		})
 	}
 }
+
+// Whether systemd's cgroup driver can be used, and why not; the arm runs all the same.
+func TestSystemdDriver(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		plant func(*planted)
+		want  string
+	}{
+		{"no systemd", func(p *planted) { onV2(p); delete(p.files, "run/systemd/system") }, `warn systemd: cgroups: "systemd" cannot be used: systemd does not run this host`},
+		{"v1 beside v2", func(*planted) {}, `warn systemd: cgroups: "systemd" cannot be used: v2 is not the only cgroup hierarchy: this host is hybrid`},
+		{"it does not answer", func(p *planted) {
+			onV2(p)
+			p.Host.Probes.Systemd = func(context.Context) (string, error) { return "", errors.New("nobody listens") }
+		}, `warn systemd: cgroups: "systemd" cannot be used: nobody listens`},
+		{"it cannot be learnt", func(p *planted) { onV2(p); p.closed("/proc/self/mountinfo") }, `warn systemd: cannot be learnt: `},
+		{"it answers", onV2, `ok systemd: systemd 252 answers: cgroups: "systemd" can be used`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := goodHost()
+			c.plant(p)
+			var lines []string
+			for _, f := range diagnose(t, p, oci.Kind).Findings {
+				if f.Subject == "systemd" {
+					lines = append(lines, f.Severity+" systemd: "+f.Text)
+					if (f.Severity == Warn) != (f.Remedy != "") {
+						t.Errorf("a %s with the remedy %q", f.Severity, f.Remedy)
+					}
+				}
+			}
+			if len(lines) != 1 || !strings.HasPrefix(lines[0], c.want) {
+				t.Errorf("found %q, want %q", lines, c.want)
+			}
+		})
+	}
+}
