@@ -277,8 +277,8 @@ func (w *wiring) together(slots []engine.Promise[engine.Slot], after []engine.In
 		Port: w.port(), Isolation: *w.sweep.Isolation, Home: bench.GuestPath(w.m.Guest.Home), Clipboard: w.m.Guest.Display != nil}, engine.After(read))
 }
 
-// controls are who acts in the rollouts before all others.
-var controls = []string{"none", "oracle"}
+// Controls are who acts in the rollouts before all others.
+var Controls = []string{"none", "oracle"}
 
 // rollouts wires evaluate, act, evaluate and the canary behind each reset.
 func (w *wiring) rollouts(
@@ -323,7 +323,7 @@ func (w *wiring) rollouts(
 		return finish(begin(at, k, take), policy, seed)
 	}
 	next := int64(0)
-	for _, who := range controls {
+	for _, who := range Controls {
 		i := next
 		next++
 		policy := bench.Policy{None: &bench.NonePolicy{}}

@@ -33,12 +33,12 @@ func TestRunsPass(t *testing.T) {
 				if n := len(r.record.Rollouts); n != 8 {
 					t.Fatalf("%d rollouts, want two controls, a warm-up and five", n)
 				}
-				for i, who := range controls {
+				for i, who := range Controls {
 					if x := r.record.Rollouts[i]; x.Control != who || x.Warmup || x.Slot != "slot-0" {
 						t.Errorf("control %d: %+v", i, x)
 					}
 				}
-				for i, x := range r.record.Rollouts[len(controls):] {
+				for i, x := range r.record.Rollouts[len(Controls):] {
 					if x.Warmup != (i == 0) || x.Slot != fmt.Sprintf("slot-%d", int64(i)%slots) {
 						t.Errorf("rollout %d: %+v", i, x)
 					}
@@ -209,10 +209,10 @@ func TestPlans(t *testing.T) {
 				}
 			}
 		}
-		n := int(m.Experiment.Rollouts+m.Experiment.Warmup) + len(controls)
+		n := int(m.Experiment.Rollouts+m.Experiment.Warmup) + len(Controls)
 		want := map[string]int{KindSurvey: 1, KindMount: 1, KindAct: n, KindMeasure: n, KindInspect: n, KindEvaluate: 2 * n, KindRelease: int(m.Experiment.Slots+m.Experiment.Pool) + 1}
 		if m.Experiment.Pool > 0 {
-			want[KindTake] = n - len(controls)
+			want[KindTake] = n - len(Controls)
 		}
 		if reset == "restore" {
 			want[KindProvision], want[KindDump], want[KindRestore], want[KindResume], want[KindReseed], want[KindPrepare], want[KindReadiness] = 1, 1, n, n, n, 1, n+1

@@ -12,13 +12,14 @@ import (
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/schemas/bench"
+	"github.com/drumsbench/drumsbench/steps"
 )
 
-// budget says on standard error how long the turns will take, refuses them if that is
-// longer than the manifest allows, and returns when their time is over; zero is never.
-func (c *runCmd) budget(g *globals, m bench.Manifest, workload bench.SHA256, turns []register.Turn) (time.Time, error) {
-	e := m.Experiment
-	estimate, known := estimateOf(earlierRuns(workload, filepath.Join(g.State, "runs"), filepath.Dir(c.Out)), turns, e)
+// budget says on standard error how long the turns will take by runs that took so long,
+// refuses them if that is longer than the manifest allows, and returns when their time
+// is over; zero is never.
+func budget(g *globals, e bench.Experiment, times wallTimes, turns []register.Turn) (time.Time, error) {
+	estimate, known := times.estimate(turns, e)
 	if !g.json() {
 		text := "estimate: unknown until the first rollouts are done: no run of this workload has passed for each arm and reset"
 		if known {
@@ -40,13 +41,56 @@ func (c *runCmd) budget(g *globals, m bench.Manifest, workload bench.SHA256, tur
 	return time.Now().Add(limit), nil
 }
 
-// side is what an estimate tells apart.
-type side struct{ arm, reset string }
+// sayLeft says on standard error which turn comes, and how long it and those after it take.
+func sayLeft(g *globals, times wallTimes, turns []register.Turn, next int, e bench.Experiment) {
+	if g.json() {
+		return
+	}
+	left := "time left not known yet"
+	if d, known := times.estimate(turns[next:], e); known {
+		left = "about " + d.Round(time.Second).String() + " left"
+	}
+	_, _ = fmt.Fprintf(g.Stderr, "run %d of %d: %s, %s\n", next+1, len(turns), turns[next].Folder(), left)
+}
 
-// earlierRuns are the wall times a rollout of passed runs of the workload below the
-// folders (each FOLDER/EXPERIMENT/RUN). A record that cannot be read tells nothing.
-func earlierRuns(workload bench.SHA256, folders ...string) map[side][]time.Duration {
-	times, seen := map[side][]time.Duration{}, map[string]bool{}
+// side is what an estimate tells apart: part is "" for an ordinary run.
+type side struct {
+	arm, reset, part string
+	slots            int64
+}
+
+func sideOf(arm, reset string, p *bench.Part) side {
+	if p == nil {
+		return side{arm: arm, reset: reset}
+	}
+	return side{arm, reset, p.Kind, p.Slots}
+}
+
+// wall is how long a run took, with how many rollouts.
+type wall struct {
+	took     time.Duration
+	rollouts int64
+}
+
+// wallTimes of passed runs of one workload.
+type wallTimes map[side][]wall
+
+// take a run in, if it passed.
+func (w wallTimes) take(r bench.Record) {
+	started, serr := time.Parse(time.RFC3339Nano, string(r.Started))
+	ended, eerr := time.Parse(time.RFC3339Nano, string(r.Ended))
+	part, perr := record.PartOf(r)
+	if serr != nil || eerr != nil || perr != nil || r.Verdict != engine.RunPassed || len(r.Rollouts) == 0 || !ended.After(started) {
+		return
+	}
+	at := sideOf(r.Arm, string(r.Reset), part)
+	w[at] = append(w[at], wall{ended.Sub(started), int64(len(r.Rollouts))})
+}
+
+// earlierRuns are those of the workload below the folders (each
+// FOLDER/EXPERIMENT/RUN). A record that cannot be read tells nothing.
+func earlierRuns(workload bench.SHA256, folders ...string) wallTimes {
+	times, seen := wallTimes{}, map[string]bool{}
 	for _, folder := range folders {
 		full, err := filepath.Abs(folder)
 		if err != nil || seen[full] {
@@ -55,45 +99,59 @@ func earlierRuns(workload bench.SHA256, folders ...string) map[side][]time.Durat
 		seen[full] = true
 		paths, _ := filepath.Glob(filepath.Join(full, "*", "*", record.RecordFile))
 		for _, path := range paths {
-			var r struct {
-				Arm, Reset     string
-				Verdict        bench.RunVerdict
-				Started, Ended time.Time
-				Digests        map[string]bench.SHA256
-				Rollouts       []struct{}
-			}
+			var r bench.Record
 			data, err := os.ReadFile(path)
-			if err != nil || json.Unmarshal(data, &r) != nil {
-				continue
+			if err == nil && json.Unmarshal(data, &r) == nil && r.Digests["workload"] == workload {
+				times.take(r)
 			}
-			took := r.Ended.Sub(r.Started)
-			if r.Verdict != engine.RunPassed || r.Digests["workload"] != workload || len(r.Rollouts) == 0 || took <= 0 {
-				continue
-			}
-			at := side{r.Arm, r.Reset}
-			times[at] = append(times[at], took/time.Duration(len(r.Rollouts)))
 		}
 	}
 	return times
 }
 
-// estimateOf sums the turns: the median time a rollout, as often as each has rollouts;
-// a sustained window takes at least its own time. Not known if a side has no earlier run.
-func estimateOf(times map[side][]time.Duration, turns []register.Turn, e bench.Experiment) (sum time.Duration, known bool) {
+// median wall time of a turn's run: of runs of the same part of the experiment, else
+// of ordinary ones, else of any of its arm and reset, each by its rollouts. Not known without one.
+func (w wallTimes) median(t register.Turn, e bench.Experiment) (time.Duration, bool) {
+	n := int64(len(steps.Controls)) + e.Warmup + e.Rollouts
+	if t.Part != nil {
+		n -= e.Warmup
+		if t.Part.Kind == steps.PartLevel {
+			n += t.Part.Slots - e.Rollouts
+		}
+	}
+	of := w[sideOf(t.Arm, t.Reset, t.Part)]
+	if len(of) == 0 {
+		of = w[sideOf(t.Arm, t.Reset, nil)]
+	}
+	if len(of) == 0 {
+		for at, more := range w {
+			if at.arm == t.Arm && at.reset == t.Reset {
+				of = append(of, more...)
+			}
+		}
+	}
+	if len(of) == 0 {
+		return 0, false
+	}
+	var took []time.Duration
+	for _, one := range of {
+		took = append(took, one.took*time.Duration(n)/time.Duration(one.rollouts))
+	}
+	slices.Sort(took)
+	return took[len(took)/2], true
+}
+
+// estimate sums the turns. A sustained window is as many runs as begin within its
+// time. Not known if a side has no earlier run.
+func (w wallTimes) estimate(turns []register.Turn, e bench.Experiment) (sum time.Duration, known bool) {
 	for _, t := range turns {
-		of := times[side{t.Arm, t.Reset}]
-		if len(of) == 0 {
+		took, known := w.median(t, e)
+		if !known {
 			return 0, false
 		}
-		of = slices.Sorted(slices.Values(of))
-		one, n := of[len(of)/2], e.Warmup+e.Rollouts
-		if t.Part != nil && t.Part.Kind == "level" {
-			n = t.Part.Slots
-		}
-		took := one * time.Duration(n)
-		if t.Part != nil && t.Part.Kind == "sustain" {
+		if t.Part != nil && t.Part.Kind == steps.PartSustain && took > 0 {
 			if d, err := time.ParseDuration(string(e.Sustain.Duration)); err == nil {
-				took = max(took, d)
+				took *= max(1, (d+took-1)/took)
 			}
 		}
 		sum += took

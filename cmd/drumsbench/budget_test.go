@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
@@ -31,18 +32,56 @@ func TestBudget(t *testing.T) {
 	turns := register.Schedule([]string{"fake"}, []string{"restore"}, e)
 	try := func() (string, error) {
 		var out bytes.Buffer
-		_, err := (&runCmd{Out: filepath.Join(state, "runs", "new")}).budget(&globals{State: state, Stderr: &out}, bench.Manifest{Experiment: e}, "w", turns)
+		_, err := budget(&globals{State: state, Stderr: &out}, e, earlierRuns("w", filepath.Join(state, "runs")), turns)
 		return out.String(), err
 	}
 	if text, err := try(); err != nil || !strings.Contains(text, "unknown") {
 		t.Errorf("%q %v", text, err)
 	}
-	put("passed", "passed", "w", "00:00:20") // 10 s a rollout, 12 rollouts: 2 minutes
-	if text, err := try(); err != nil || !strings.Contains(text, "estimate: 2m0s for 2 runs") {
+	put("passed", "passed", "w", "00:00:20") // 10 s a rollout, twice 8 rollouts with the controls: 160 s
+	e.Budget.Time = "160s"
+	if text, err := try(); err != nil || !strings.Contains(text, "estimate: 2m40s for 2 runs") {
 		t.Errorf("%q %v", text, err)
 	}
-	e.Budget.Time = "119s"
+	e.Budget.Time = "159s"
 	if _, err := try(); !errors.Is(err, engine.ErrUsage) || codeOf(err) != codeUsage {
 		t.Errorf("%v", err)
+	}
+}
+
+// A part of an experiment is estimated by runs of the same part, where there are any; a
+// sustained window is as many runs as begin within its time. What is left is said
+// before each run, and not to programs.
+func TestEstimateOfParts(t *testing.T) {
+	record := func(took string, rollouts int, part string, slots string) bench.Record {
+		r := bench.Record{Arm: "fake", Reset: "cold", Verdict: engine.RunPassed, Started: "2026-11-30T00:00:00Z", Ended: bench.Time("2026-11-30T" + took + "Z"), Rollouts: make([]bench.Rollout, rollouts)}
+		if part != "" {
+			r.Facts = []bench.Fact{{Name: "experiment.part", Known: true, Value: part}, {Name: "experiment.slots", Known: true, Value: slots}}
+		}
+		return r
+	}
+	e := bench.Experiment{Rollouts: 2, Blocks: 1, Sweep: &bench.Sweep{Slots: []int64{1, 2}, Trials: 1}, Sustain: &bench.Sustain{Slots: 2, Duration: "90s", Windows: 1}}
+	turns := register.Schedule([]string{"fake"}, []string{"cold"}, e)
+	times := wallTimes{}
+	times.take(record("00:00:40", 4, "", ""))
+	for _, c := range []struct {
+		add  bench.Record
+		want time.Duration
+	}{
+		{record("09:00:00", 0, "", ""), 40*time.Second + 30*time.Second + 40*time.Second + 120*time.Second}, // one without a rollout says nothing
+		{record("00:01:00", 4, "level", "2"), 40*time.Second + 30*time.Second + 60*time.Second + 120*time.Second},
+		{record("00:00:50", 4, "sustain", "2"), 40*time.Second + 30*time.Second + 60*time.Second + 100*time.Second},
+	} {
+		times.take(c.add)
+		if got, known := times.estimate(turns, e); !known || got != c.want {
+			t.Errorf("%v %v, want %v", got, known, c.want)
+		}
+	}
+	var out bytes.Buffer
+	sayLeft(&globals{Stderr: &out}, times, turns, 3, e)
+	sayLeft(&globals{Stderr: &out, Output: "json"}, times, turns, 3, e)
+	sayLeft(&globals{Stderr: &out}, wallTimes{}, turns, 1, e)
+	if want := "run 4 of 4: fake-cold-window0-000, about 1m40s left\nrun 2 of 4: fake-cold-level1-0, time left not known yet\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
 	}
 }

@@ -121,14 +121,18 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	turns := register.Schedule(kinds, resets, m.Manifest.Experiment)
-	until, err := c.budget(g, m.Manifest, workload, turns)
+	times := earlierRuns(workload, filepath.Join(g.State, "runs"), filepath.Dir(c.Out))
+	until, err := budget(g, m.Manifest.Experiment, times, turns)
 	if err != nil {
 		return err
 	}
 	ordinary := 0
-	for _, p := range turns {
+	for i, p := range turns {
 		if p.Part == nil {
 			ordinary++
+		}
+		if i > 0 {
+			sayLeft(g, times, turns, i, m.Manifest.Experiment)
 		}
 		for began := time.Now(); ; p = p.Next() {
 			b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, part: p.Part, facts: slices.Concat(p.Facts(m.Manifest.Experiment), repinned, receipts),
@@ -138,6 +142,7 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 				return err
 			}
 			dirs, records = append(dirs, b.dir), append(records, r)
+			times.take(r)
 			kept = append(kept, b.kept...)
 			if ctx.Err() != nil || !until.IsZero() && !time.Now().Before(until) || !p.Again(m.Manifest.Experiment, time.Since(began)) {
 				break
@@ -367,7 +372,7 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	if ws.Prober, err = prober(b.State); err != nil {
 		return bench.Record{}, err
 	}
-	progress, stop := newView(b.globals, b.kind+" "+b.reset)
+	progress, stop := newView(b.globals, b.kind+" "+b.reset, plan.Steps)
 	executor := engine.Executor{
 		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
 		Sink: events, Progress: progress, Digests: digests,

@@ -121,7 +121,7 @@ func makeSlot(ctx context.Context, g *globals, word, name string, m bench.Manife
 
 // change executes a command that changes the slot, and says what came of it.
 func (h *hand) change(ctx context.Context, word string, plan *engine.Plan, keep bool) error {
-	progress, stop := newView(h.globals, word+" "+h.name)
+	progress, stop := newView(h.globals, word+" "+h.name, plan.Steps)
 	d, err := h.run(ctx, word, plan, progress, keep)
 	stop()
 	if err != nil {

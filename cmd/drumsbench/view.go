@@ -20,14 +20,14 @@ import (
 
 // newView chooses how a run is shown on standard error: one JSON object an
 // event, a live view where standard error is a terminal, else one line a step.
-// run names the run. Call the function to leave the terminal as it was.
-func newView(g *globals, run string) (engine.Progress, func()) {
+// run names the run, of the steps plan. Call the function to leave the terminal as it was.
+func newView(g *globals, run string, plan []bench.Step) (engine.Progress, func()) {
 	f, _ := g.Stderr.(*os.File)
 	switch {
 	case g.json():
 		return jsonView{g.Stderr, run}, func() {}
 	case isTerminal(g.Stderr) && os.Getenv("NO_COLOR") == "":
-		v := newLiveView(g.Stderr, run, func() (int, int) {
+		v := newLiveView(g.Stderr, run, newRemaining(plan), func() (int, int) {
 			width, height, err := term.GetSize(int(f.Fd()))
 			if err != nil {
 				return 80, 24
@@ -36,14 +36,16 @@ func newView(g *globals, run string) (engine.Progress, func()) {
 		})
 		return v, v.Close
 	}
-	return &plainView{w: g.Stderr, run: run}, func() {}
+	return &plainView{w: g.Stderr, run: run, left: newRemaining(plan)}, func() {}
 }
 
 // plainView prints one line for each step that ended, and what was wrong with
-// it. Steps that were not run are counted: what kept them from it was printed.
+// it, and one for each rollout with the time that is left. Steps that were not
+// run are counted: what kept them from it was printed.
 type plainView struct {
 	w      io.Writer
 	run    string
+	left   *remaining
 	notRun int
 }
 
@@ -52,11 +54,15 @@ func (v *plainView) Event(e engine.Event) {
 	case engine.RunStarted:
 		_, _ = fmt.Fprintf(v.w, "%s: %d steps\n", v.run, e.Total)
 	case engine.StepFinished:
+		ended := v.left.Event(e)
 		if e.Verdict == engine.NotRun {
 			v.notRun++
 			return
 		}
 		_, _ = io.WriteString(v.w, stepLines(e))
+		if ended {
+			_, _ = fmt.Fprintf(v.w, "%s: %s, %s since its start\n", v.run, v.left.text(e.At), e.At.Round(time.Second))
+		}
 	case engine.RunFinished:
 		if v.notRun > 0 {
 			_, _ = fmt.Fprintf(v.w, "%s: %d steps were not run\n", v.run, v.notRun)
@@ -173,6 +179,7 @@ const (
 type liveView struct {
 	w     io.Writer
 	run   string
+	left  *remaining
 	size  func() (width, height int)
 	stop  chan struct{}
 	ended sync.WaitGroup
@@ -197,8 +204,8 @@ type running struct {
 // drawEvery bounds how often a terminal is drawn on.
 const drawEvery = 100 * time.Millisecond
 
-func newLiveView(w io.Writer, run string, size func() (int, int)) *liveView {
-	v := &liveView{w: w, run: run, size: size, stop: make(chan struct{}), counts: map[bench.Verdict]int{}, start: time.Now()}
+func newLiveView(w io.Writer, run string, left *remaining, size func() (int, int)) *liveView {
+	v := &liveView{w: w, run: run, left: left, size: size, stop: make(chan struct{}), counts: map[bench.Verdict]int{}, start: time.Now()}
 	_, _ = io.WriteString(w, hideCursor)
 	v.ended.Go(v.drawAlong)
 	return v
@@ -236,6 +243,7 @@ func (v *liveView) Event(e engine.Event) {
 	case engine.StepFinished:
 		v.active = slices.DeleteFunc(v.active, func(r running) bool { return r.step == e.Step.Id })
 		v.counts[e.Verdict]++
+		v.left.Event(e)
 		if e.Verdict != engine.Pass && e.Verdict != engine.NotRun && e.Verdict != engine.NotApplicable {
 			v.scroll.WriteString(paint(e.Verdict, stepLines(e)))
 		}
@@ -282,7 +290,11 @@ var verdictOrder = []bench.Verdict{engine.Pass, engine.Review, engine.NotApplica
 
 // lines are at most n lines: the state of the run, then what runs now, the oldest first.
 func (v *liveView) lines(n int) []string {
-	head := fmt.Sprintf("%s  step %d of %d  %s", v.run, v.done, v.total, time.Since(v.start).Round(time.Second))
+	elapsed := time.Since(v.start)
+	head := fmt.Sprintf("%s  step %d of %d  %s", v.run, v.done, v.total, elapsed.Round(time.Second))
+	if text := v.left.text(elapsed); text != "" {
+		head += "  " + text
+	}
 	for _, verdict := range verdictOrder {
 		if c := v.counts[verdict]; c > 0 {
 			head += fmt.Sprintf("  %s %d", verdict, c)

@@ -24,7 +24,7 @@ func finished(n int, id string, v bench.Verdict) engine.Event {
 
 func TestPlainView(t *testing.T) {
 	var out bytes.Buffer
-	v := &plainView{w: &out, run: "drums cold"}
+	v := &plainView{w: &out, run: "drums cold", left: newRemaining(nil)}
 	v.Event(engine.Event{Kind: engine.RunStarted, Total: 12})
 	v.Event(engine.Event{Kind: engine.StepStarted})
 	v.Event(finished(1, "r0/restore", engine.Pass))
@@ -42,6 +42,65 @@ drums cold: 1 steps were not run
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
+	}
+}
+
+// How far the rollouts are stands on a line of its own behind each, with the time
+// that the others take by the medians of this run's steps; on a terminal it stands
+// in the first line. Programs are told events and nothing of it.
+func TestTimeLeft(t *testing.T) {
+	var plan []bench.Step
+	for i := range int64(4) {
+		for _, name := range []string{"restore", "act"} {
+			s := bench.Step{Id: fmt.Sprintf("r%d/%s", i, name), Kind: name, Rollout: &i}
+			if i == 0 {
+				s.Control = "none"
+			}
+			plan = append(plan, s)
+		}
+	}
+	plan = append(plan, bench.Step{Id: "release", Kind: "release"})
+	var out, programs bytes.Buffer
+	views := []engine.Progress{&plainView{w: &out, run: "fake cold", left: newRemaining(plan)}, jsonView{&programs, "fake cold"}}
+	at := time.Duration(0)
+	for i, s := range plan {
+		took := map[string]time.Duration{"restore": 2 * time.Second, "act": 10 * time.Second}[s.Kind]
+		if s.Control != "" { // in a control others act: it says nothing of the rollouts behind it, once there is one of those
+			took = time.Second
+		}
+		at += took
+		verdict := engine.Pass
+		if s.Id == "r3/act" { // such a rollout is no more than left out
+			verdict = engine.NotRun
+		}
+		for _, v := range views {
+			v.Event(engine.Event{Kind: engine.StepFinished, At: at, Done: i + 1, Total: len(plan), Step: s, Verdict: verdict, Elapsed: took})
+		}
+	}
+	var said []string
+	for _, l := range strings.Split(out.String(), "\n") {
+		if strings.Contains(l, "rollout") {
+			said = append(said, l)
+		}
+	}
+	want := []string{"fake cold: rollout 1 of 4, about 6s left, 2s since its start", "fake cold: rollout 2 of 4, about 24s left, 14s since its start",
+		"fake cold: rollout 3 of 4, about 12s left, 26s since its start"}
+	if strings.Join(said, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(said, "\n"), strings.Join(want, "\n"))
+	}
+	if strings.Contains(programs.String(), "left") {
+		t.Errorf("a program is told: %s", &programs)
+	}
+	half := newRemaining(plan)
+	if text := half.text(time.Second); text != "rollout 0 of 4, time left not known yet" {
+		t.Error(text)
+	}
+	v := newLiveView(&terminal{}, "fake cold", half, func() (int, int) { return 80, 4 })
+	defer v.Close()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if head := v.lines(1)[0]; !strings.Contains(head, "rollout 0 of 4, time left not known yet") {
+		t.Error(head)
 	}
 }
 
@@ -85,7 +144,7 @@ func (t *terminal) count() int {
 
 func TestLiveView(t *testing.T) {
 	term := &terminal{}
-	v := newLiveView(term, "drums cold", func() (int, int) { return 40, 4 })
+	v := newLiveView(term, "drums cold", newRemaining(nil), func() (int, int) { return 40, 4 })
 	v.Event(engine.Event{Kind: engine.RunStarted, Total: 12})
 	for i := range 6 {
 		v.Event(engine.Event{Kind: engine.StepStarted, Done: i, Total: 12, Step: bench.Step{Id: fmt.Sprintf("step-%d-%s", i, strings.Repeat("x", 60))}})
