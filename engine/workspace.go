@@ -36,6 +36,8 @@ type Workspace struct {
 	Host HostRunner
 	// Prober measures the host; nil where a run has no means to.
 	Prober HostProber
+	// Cache drops files from the host's page cache; nil where a run has no means to.
+	Cache PageCache
 	// Canary is the path of the program that holds and seeks canaries in slots; empty where a run has none.
 	Canary string
 }

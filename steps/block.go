@@ -35,7 +35,7 @@ func Block(m bench.Manifest, workload bench.SHA256, reset string) (*engine.Plan,
 //	         release of the slots -> baseline -> release of the image
 //	sustain  the ordinary plan with so many slots, no warm-up and no pool
 func BlockOf(m bench.Manifest, workload bench.SHA256, reset string, part *bench.Part) (*engine.Plan, error) {
-	w := wiring{b: engine.NewBuilder(), m: m, workload: workload}
+	w := wiring{b: engine.NewBuilder(), m: m, workload: workload, dropping: m.Experiment.PageCache == PageCacheDropped}
 	if part != nil {
 		e := &w.m.Experiment
 		e.Slots, e.Pool, e.Warmup = part.Slots, 0, 0
@@ -82,6 +82,8 @@ type wiring struct {
 	first engine.Promise[engine.Score]
 	// late: a checkpoint holds nothing of the task, whose set-up is each rollout's own.
 	late bool
+	// dropping: the page cache is emptied before each reset.
+	dropping bool
 	// looked says that a rollout's screen waits for a person already.
 	looked bool
 	// ends are the last gates of all rollouts.
@@ -228,6 +230,9 @@ func (w *wiring) take(t *taking, at *At, slot engine.Promise[engine.Slot], ready
 // reset restores a checkpoint, judges the stopped tree, lets it run, judges it
 // again and makes it this slot's own; take is nil without a pool.
 func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine.Promise[engine.Place], take *taking, after engine.Input) (engine.Promise[engine.Slot], engine.Promise[engine.Canary]) {
+	if w.dropping {
+		after = engine.After(DropCache(w.b, at.step("drop-cache"), w.root, cp, place, after))
+	}
 	stopped := Restore(w.b, at.step("restore"), w.root, cp, place, bench.RestoreParams{
 		Slot: bench.Name(at.Slot), Resources: w.m.Resources, Policy: w.policy(), Exclude: w.exclude(),
 	}, after)
@@ -257,7 +262,11 @@ func (w *wiring) cold() {
 	w.last = make([]engine.Promise[engine.Place], w.places())
 	ended := make([][]engine.Input, len(w.last))
 	w.rollouts(func(at At, k int, take *taking) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input) {
-		slot := w.provision(at.step("provision"), at.Slot, w.last[k], ended[k]...)
+		after := ended[k]
+		if w.dropping {
+			after = []engine.Input{engine.After(DropCache(w.b, at.step("drop-cache"), w.root, engine.Promise[engine.Checkpoint]{}, w.last[k], after...))}
+		}
+		slot := w.provision(at.step("provision"), at.Slot, w.last[k], after...)
 		planted, gates := w.fresh(at, slot)
 		if take != nil {
 			gates = append(gates, w.take(take, &at, slot, gates...))

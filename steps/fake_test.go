@@ -82,6 +82,9 @@ func execute(t *testing.T, m bench.Manifest, reset string) (r ran) {
 // beforehand interrupts a run before it has begun.
 const beforehand = -1
 
+// pages stands for the host's page cache where a test sets it; a test that does runs alone.
+var pages engine.PageCache
+
 // executeUntil interrupts the run after a while; 0 does not.
 func executeUntil(t *testing.T, m bench.Manifest, reset string, interrupt time.Duration) (r ran) {
 	t.Helper()
@@ -119,7 +122,7 @@ func executePlan(t *testing.T, arm engine.Arm, m bench.Manifest, p *engine.Plan,
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws := &engine.Workspace{Run: dir.Path, Work: work, State: state, ID: "0123456789ab", Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler), Manifest: folder, Prober: prober}
+	ws := &engine.Workspace{Run: dir.Path, Work: work, State: state, ID: "0123456789ab", Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler), Manifest: folder, Prober: prober, Cache: pages}
 	r.dir = dir.Path
 	if err := ws.MakeWork(); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 //	  each rollout as in Block
 //	release -> gate(cleanup) (always)
 func BlockFrom(m bench.Manifest, p bench.CheckpointParams) (*engine.Plan, error) {
-	w := wiring{b: engine.NewBuilder(), m: m, workload: p.Workload}
+	w := wiring{b: engine.NewBuilder(), m: m, workload: p.Workload, dropping: m.Experiment.PageCache == PageCacheDropped}
 	w.begin()
 	cp, complete := w.open(p)
 	w.last = make([]engine.Promise[engine.Place], w.places())

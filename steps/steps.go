@@ -35,6 +35,8 @@ const (
 	KindBaseline = "baseline"
 	KindDensity  = "density"
 	KindIsolate  = "isolate"
+	// Of experiments that have the page cache dropped.
+	KindDropCache = "drop-cache"
 	// Of slots by hand only.
 	KindAdopt     = "adopt"
 	KindAdoptSlot = "adopt-slot"
@@ -53,6 +55,7 @@ const (
 	deadlineGate       = 2 * time.Minute
 	deadlineAdopt      = 3 * time.Minute
 	deadlineRelease    = 3 * time.Minute
+	deadlineDropCache  = 5 * time.Minute // every file of an image is opened
 	// slack is added to a time that the manifest states, for the exchange around it.
 	slack = 5 * time.Second
 )
@@ -81,7 +84,7 @@ func Bindings() engine.Bindings {
 		KindPrepare: bindPrepare, KindDump: bindDump, KindRestore: bindRestore,
 		KindResume: bindResume, KindReseed: bindReseed, KindGate: bindGate,
 		KindAct: bindAct, KindEvaluate: bindEvaluate, KindRelease: bindRelease,
-		KindMeasure: bindMeasure, KindInspect: bindInspect, KindBaseline: bindBaseline, KindDensity: bindDensity, KindIsolate: bindIsolate, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
+		KindMeasure: bindMeasure, KindInspect: bindInspect, KindBaseline: bindBaseline, KindDensity: bindDensity, KindIsolate: bindIsolate, KindDropCache: bindDropCache, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
 	}
 }
 

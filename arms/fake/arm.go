@@ -197,6 +197,9 @@ type root struct {
 	places map[string]bool // names of the places that are on the image
 }
 
+// CachePaths implements engine.Cached: the image is all that there is.
+func (r *root) CachePaths() ([]string, error) { return []string{r.path}, nil }
+
 // Mount implements engine.Arm.
 func (a *Arm) Mount(ctx context.Context, ws *engine.Workspace, p bench.MountParams) (engine.Root, error) {
 	const op = "mount image"

@@ -58,8 +58,6 @@ func Read() []bench.Fact {
 	add("memory-bytes", "/proc/meminfo", func() (string, error) { return meminfo(func(m procfs.Meminfo) *uint64 { return m.MemTotalBytes }) })
 	add("swap-bytes", "/proc/meminfo", func() (string, error) { return meminfo(func(m procfs.Meminfo) *uint64 { return m.SwapTotalBytes }) })
 	add("host-id", "/etc/machine-id, sha256 with a prefix of ours", func() (string, error) { return hostID("/etc/machine-id") })
-	// What may be left in memory from one run to the next is part of each number.
-	add("page-cache", "the engine, which has nothing drop it", func() (string, error) { return "kept", nil })
 	file("boot-id", "/proc/sys/kernel/random/boot_id")
 	file("clock-source", "/sys/devices/system/clocksource/clocksource0/current_clocksource")
 	file("transparent-hugepages", "/sys/kernel/mm/transparent_hugepage/enabled")

@@ -22,7 +22,7 @@ func TestEachFactIsKnownOrSaysWhy(t *testing.T) {
 			t.Errorf("%s: unknown without a reason: %+v", f.Name, f)
 		}
 	}
-	for _, name := range []string{"kernel-release", "machine", "cpu-features", "cgroup-mode", "cap-sys-resource", "capabilities", "nbd", "boot-id", "host-id", "page-cache"} {
+	for _, name := range []string{"kernel-release", "machine", "cpu-features", "cgroup-mode", "cap-sys-resource", "capabilities", "nbd", "boot-id", "host-id"} {
 		if !seen[name] {
 			t.Errorf("no fact %s", name)
 		}

@@ -59,7 +59,10 @@ type Mounted struct {
 	held []held
 }
 
-var _ engine.Root = (*Mounted)(nil)
+var (
+	_ engine.Root   = (*Mounted)(nil)
+	_ engine.Cached = (*Mounted)(nil)
+)
 
 // held is a thing of ours on the host. drop takes it away and returns nil only
 // after it has read back that it is gone, or that it was never made.
@@ -180,6 +183,16 @@ func removed(path string) error {
 
 // Dir is the mount point of the root file system.
 func (m *Mounted) Dir() string { return m.dir }
+
+// CachePaths implements engine.Cached: the files of the mounted root file system,
+// which are in memory as such, then the raw file below it. ErrRefused for other
+// methods, whose programs keep what they read.
+func (m *Mounted) CachePaths() ([]string, error) {
+	if m.raw == "" {
+		return nil, refuse("tell what a start reads of the image", `use attach: "raw"`, "a program shows the image, and keeps what it likes of it")
+	}
+	return []string{m.dir, m.raw}, nil
+}
 
 // Facts say what is mounted, how it was attached and which digests were cached.
 func (m *Mounted) Facts() []bench.Fact { return m.facts }

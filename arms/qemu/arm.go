@@ -101,6 +101,15 @@ type root struct {
 
 func (r *root) Facts() []bench.Fact { return r.facts }
 
+// CachePaths implements engine.Cached: the image, and what boots it.
+func (r *root) CachePaths() ([]string, error) {
+	paths := []string{r.path}
+	if !r.boot.self() {
+		paths = append(paths, r.boot.kernel, r.boot.initramfs)
+	}
+	return paths, nil
+}
+
 func (r *root) Verify(ctx context.Context) error {
 	v, err := image.Verify(ctx, r.path, r.pin, r.cache)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/hostexec"
 	"github.com/drumsbench/drumsbench/arms/hostprobe"
 	"github.com/drumsbench/drumsbench/arms/image"
+	"github.com/drumsbench/drumsbench/arms/pagecache"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compile"
@@ -135,7 +136,7 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 			sayLeft(g, times, turns, i, m.Manifest.Experiment)
 		}
 		for began := time.Now(); ; p = p.Next() {
-			b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, part: p.Part, facts: slices.Concat(p.Facts(m.Manifest.Experiment), repinned, receipts),
+			b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, part: p.Part, facts: slices.Concat(p.Facts(m.Manifest.Experiment), pageCacheFacts(m.Manifest.Experiment), repinned, receipts),
 				dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered, until: until}
 			r, err := b.run(ctx)
 			if err != nil {
@@ -368,6 +369,7 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		return bench.Record{}, err
 	}
 	ws.Manifest, ws.Host = b.loaded.Dir, hostexec.New(ws, arm)
+	ws.Cache = pagecache.Cache{}
 	ws.Canary = filepath.Join(b.State, "bin", "canary")
 	if ws.Prober, err = prober(b.State); err != nil {
 		return bench.Record{}, err
@@ -422,6 +424,16 @@ func prober(state string) (engine.HostProber, error) {
 		return nil, err
 	}
 	return hostprobe.New(rule, state), nil
+}
+
+// pageCacheFacts say what may be left in memory from one reset to the next, which is
+// part of each number.
+func pageCacheFacts(e bench.Experiment) []bench.Fact {
+	policy := engine.Known("kept", "experiment.pageCache: the engine has nothing drop it", engine.ViewHost)
+	if e.PageCache == steps.PageCacheDropped {
+		policy = engine.Known("dropped before each reset", "experiment.pageCache: the drop-cache steps, which read it back", engine.ViewHost)
+	}
+	return []bench.Fact{policy.Fact("page-cache")}
 }
 
 // receiptFacts say of each price that names a bill that the bill was there, and is the pinned file.

@@ -25,6 +25,7 @@ import (
 //	checker               success and failure have different exit codes
 //	experiment.reset      no mode twice
 //	experiment.bars       see bars
+//	experiment.pageCache  see pageCache
 //	experiment.sweep, .sustain, .prices   see density
 //	durations             parse and are above 0; readiness.period at most its deadline
 //	sizes                 fit into 63 bits; memory is above 0
@@ -76,6 +77,7 @@ func manifestRules(m bench.Manifest) Problems {
 		seen[bench.Reset(reset)] = true
 	}
 
+	r.pageCache(m)
 	r.density(m.Experiment)
 	if b := m.Experiment.Budget; b != nil {
 		r.duration("experiment.budget.time", string(b.Time))

@@ -6,6 +6,26 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
+// pageCache checks that what is dropped can leave: what another slot has mapped
+// would stay in memory, and a machine that is reset in place is not ended.
+func (r *rules) pageCache(m bench.Manifest) {
+	e := m.Experiment
+	if e.PageCache != "dropped" {
+		return
+	}
+	for _, c := range []struct {
+		is   bool
+		what string
+	}{
+		{e.Slots > 1, "slots above 1"}, {e.Pool > 0, "a pool"}, {e.Sweep != nil, "a sweep"}, {e.Sustain != nil && e.Sustain.Slots > 1, "sustain.slots above 1"},
+		{m.Arms.Qemu != nil && m.Arms.Qemu.Snapshot == "inplace", `arms.qemu.snapshot "inplace"`},
+	} {
+		if c.is {
+			r.add("experiment.pageCache", "dropped goes with one slot at a time that is ended before each reset, and not with "+c.what, "leave one of the two out")
+		}
+	}
+}
+
 // density checks what an experiment asks of many slots at once.
 //
 //	sweep.slots        ascend, so that what lies above a level is what comes after it

@@ -53,14 +53,14 @@ func rollout(index int64, members []step) bench.Rollout {
 }
 
 // environment are the kinds of steps that give a rollout its slot.
-var environment = map[string]bool{"restore": true, "provision": true, "resume": true, "readiness": true, "take": true, "prepare": true, "reseed": true}
+var environment = map[string]bool{"restore": true, "provision": true, "resume": true, "readiness": true, "take": true, "prepare": true, "reseed": true, "drop-cache": true}
 
 // classify decides a rollout, first line that holds:
 //
 //	a step was interrupted                              invalid
 //	reseed judged fail (another rollout's canary)       contamination
 //	restore, provision, resume, readiness, prepare,
-//	reseed: fail or unknown                             env_failure
+//	reseed, drop-cache: fail or unknown                             env_failure
 //	the canary gate: fail                               contamination
 //	evaluate: judged fail, and no score (what the
 //	checker stands on changed during the act)           contamination

@@ -63,7 +63,7 @@ var groups = []struct {
 	Group
 	kinds []string
 }{
-	{Group{"g1", "mount, provision"}, []string{"mount", "provision", "adopt", "survey"}},
+	{Group{"g1", "mount, provision"}, []string{"mount", "provision", "adopt", "survey", "drop-cache"}},
 	{Group{"g2", "restore, dump, checkpoint"}, []string{"restore", "dump", "checkpoint"}},
 	{Group{"g3", "resume, readiness"}, []string{"resume", "readiness"}},
 	{Group{"g4", "gates, inspect"}, []string{"gate", "inspect"}},

@@ -1110,6 +1110,9 @@ type Experiment struct {
 	// Slots beside those that are made ready before a rollout asks for one. What that took is charged to the run and is in no clock of a reset: the clocks of a rollout begin when it takes its slot.
 	Pool int64 `json:"pool"`
 
+	// dropped: before each restore or cold start, outside of its clocks, the slot of before is ended and the files of image and checkpoint are taken out of the host's page cache, read back by mincore(2); names and inodes stay in memory. For one slot at a time. kept, as without it: whatever is in memory stays there.
+	PageCache string `json:"pageCache,omitempty"`
+
 	// Several slots at once, in runs beside the ordinary ones: what one more costs, and how many hold.
 	Sweep *Sweep `json:"sweep,omitempty"`
 
@@ -1365,6 +1368,23 @@ type EvaluateParams struct {
 }
 
 type ReleaseParams struct {
+}
+
+// DropCacheParams: what a reset reads leaves the host's memory.
+type DropCacheParams struct {
+}
+
+// CacheDrop is what was dropped from the host's page cache, and what was left of it.
+type CacheDrop struct {
+	Files int64 `json:"files"`
+
+	// Bytes of those files that were in memory before and after, in whole pages.
+	Resident Int64 `json:"resident"`
+
+	Left Int64 `json:"left"`
+
+	// Files of which something is left, the first of them.
+	Held []string `json:"held,omitempty"`
 }
 
 // MeasureParams: the slot's memory, read by the host.
