@@ -141,6 +141,8 @@ const (
 	AspectMemory     Aspect = "memory"
 	// AspectCPU is the processors' time that the kernel has counted for the slot's groups since they were made.
 	AspectCPU Aspect = "cpu"
+	// AspectStorage is what the slot's own layer or disk takes of the host's disk.
+	AspectStorage Aspect = "storage"
 )
 
 // Observation is what an arm read of a slot.
@@ -156,6 +158,8 @@ type Observation struct {
 	ToolConfig Reading[[]string]
 	Memory     Reading[Memory]
 	CPU        Reading[time.Duration]
+	// Storage in bytes of blocks that are allocated.
+	Storage Reading[int64]
 }
 
 // Memory is what a slot takes of the host's memory, in bytes, as bench.Memory says.

@@ -32,6 +32,8 @@ func Unobserved(view bench.View, aspects []Aspect, why string) (o Observation) {
 			o.Memory = Unknown[Memory](why, view)
 		case AspectCPU:
 			o.CPU = Unknown[time.Duration](why, view)
+		case AspectStorage:
+			o.Storage = Unknown[int64](why, view)
 		}
 	}
 	return o

@@ -30,6 +30,7 @@ var bindCheckpoint = engine.Bind(KindCheckpoint, func(ctx context.Context, x *en
 		return engine.Checkpoint{}, err
 	}
 	x.Fact(bench.Fact{Name: "checkpoint", Known: true, Value: string(digest), Source: "checkpoint handle", View: engine.ViewHost})
+	x.Fact(stored(cp))
 	x.Fact(cp.Handle.Facts...)
 	var j engine.Judgement
 	same := func(subject, text string, want, have bench.SHA256) {
@@ -56,6 +57,15 @@ var bindCheckpoint = engine.Bind(KindCheckpoint, func(ctx context.Context, x *en
 	}
 	return cp, nil
 })
+
+// stored is what a checkpoint takes of the disk.
+func stored(cp engine.Checkpoint) bench.Fact {
+	n, err := engine.DiskUse(cp.Dir)
+	if err != nil {
+		return engine.Unknown[int64](err.Error(), engine.ViewHost).Fact(engine.FactCheckpointStorage)
+	}
+	return engine.Known(n, "blocks of the folder's files", engine.ViewHost).Fact(engine.FactCheckpointStorage)
+}
 
 // factOf is a fact of a checkpoint's handle, unknown if it is not there.
 func factOf(h bench.Checkpoint, name string) bench.Fact {

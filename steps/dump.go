@@ -37,6 +37,7 @@ var bindDump = engine.Bind(KindDump, func(ctx context.Context, x *engine.Exec, p
 	if err != nil {
 		return out, err
 	}
+	x.Fact(stored(out.A))
 	x.Fact(bench.Fact{Name: "checkpoint", Known: true, Value: string(digest), Source: "checkpoint handle", View: engine.ViewHost})
 	return out, nil
 })

@@ -88,6 +88,7 @@ var bindEvaluate = engine.Bind(KindEvaluate, func(ctx context.Context, x *engine
 		return engine.Score{}, nil
 	}
 	if p.When == "after" {
+		x.Fact(slot.Observe(ctx, engine.AspectStorage).Storage.Fact(engine.FactSlotStorage))
 		if err := e.results(ctx); err != nil {
 			return engine.Score{}, err
 		}

@@ -78,6 +78,7 @@ func aspects(o engine.Observation) map[engine.Aspect]bool {
 		engine.AspectLimits: known(o.Limits), engine.AspectMounts: known(o.Mounts), engine.AspectNetwork: known(o.Network),
 		engine.AspectLocks: known(o.Locks), engine.AspectProcesses: known(o.Processes), engine.AspectEnclosure: known(o.Enclosure),
 		engine.AspectState: known(o.State), engine.AspectToolConfig: known(o.ToolConfig), engine.AspectMemory: known(o.Memory), engine.AspectCPU: known(o.CPU),
+		engine.AspectStorage: known(o.Storage),
 	}
 }
 

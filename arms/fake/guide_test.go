@@ -60,6 +60,7 @@ func between(t *testing.T, text, name, table string) string {
 // capabilities are the optional interfaces, each with what of this package has it.
 var capabilities = map[string]struct{ is, by reflect.Type }{
 	"Adopter":          {reflect.TypeFor[engine.Adopter](), reflect.TypeFor[Outliving]()},
+	"Cached":           {reflect.TypeFor[engine.Cached](), reflect.TypeFor[*root]()},
 	"CheckpointOpener": {reflect.TypeFor[engine.CheckpointOpener](), reflect.TypeFor[*Arm]()},
 	"Lasting":          {reflect.TypeFor[engine.Lasting](), reflect.TypeFor[*place]()},
 	"Mortal":           {reflect.TypeFor[engine.Mortal](), reflect.TypeFor[*slot]()},

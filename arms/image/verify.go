@@ -28,7 +28,14 @@ func (v Verified) Facts() []bench.Fact {
 	if v.Digest.Cached {
 		source = "sha256 of an earlier time; device, inode, size, mtime and ctime are the same"
 	}
+	size := engine.Unknown[int64]("", engine.ViewHost)
+	if n, err := engine.DiskUse(v.Path); err != nil {
+		size = engine.Unknown[int64](err.Error(), engine.ViewHost)
+	} else {
+		size = engine.Known(n, "blocks of the file", engine.ViewHost)
+	}
 	return []bench.Fact{
+		size.Fact(engine.FactImageStorage),
 		engine.Known(v.Digest.SHA256, source, engine.ViewHost).Fact("image.sha256"),
 		engine.Known(v.Digest.Cached, "stat", engine.ViewHost).Fact("image.sha256.cached"),
 		engine.Known(v.VirtualSize, "qemu-img info", engine.ViewHost).Fact("image.size.virtual"),

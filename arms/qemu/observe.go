@@ -97,6 +97,8 @@ func (p *place) observe(ctx context.Context, t *tenancy, view bench.View, aspect
 			o.Memory = procfs.ReadMemory([]int{t.pid})
 		case engine.AspectCPU: // of QEMU: its guest and what it does for it
 			o.CPU = t.limits.Usage().CPU
+		case engine.AspectStorage:
+			o.Storage = reading(view, "blocks of "+diskFile, func() (int64, error) { return engine.DiskUse(t.file(diskFile)) })
 		}
 	}
 	return o

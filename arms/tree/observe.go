@@ -47,6 +47,8 @@ func (t Tree) Observe(view bench.View, aspects []engine.Aspect) (o engine.Observ
 			o.Memory = t.Memory()
 		case engine.AspectCPU:
 			o.CPU = t.Limits.Usage().CPU
+		case engine.AspectStorage:
+			o.Storage = reading(view, "blocks of the upper layer", func() (int64, error) { return engine.DiskUse(t.Upper) })
 		}
 	}
 	// What was read of a tree that has ended meanwhile is no reading: parts of it were

@@ -56,7 +56,9 @@ var memories = []metric{
 	{"harness", "memory of what keeps a slot: private dirty", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.Harness })},
 }
 
-// metrics of two sides: clocks, sub-spans of the reset, memory, the score. A
+var stored = metric{"stored", "disk of a slot's own layer, after the act", "bytes", func(o bench.Rollout) bench.Int64 { return o.Stored }}
+
+// metrics of two sides: clocks, sub-spans of the reset, memory, disk, the score. A
 // metric that neither side has is left out.
 func metrics(a, b []Run) []bench.ComparedMetric {
 	x, y := measured(a), measured(b)
@@ -64,7 +66,7 @@ func metrics(a, b []Run) []bench.ComparedMetric {
 	for _, name := range spans(x, y) {
 		list = append(list, metric{spanPrefix + name, "reset: part " + name, "ns", func(o bench.Rollout) bench.Int64 { return o.Spans[name] }})
 	}
-	list = append(list, memories...)
+	list = append(append(list, memories...), stored)
 	out := []bench.ComparedMetric{}
 	for _, m := range list {
 		one, two := values(x, m), values(y, m)

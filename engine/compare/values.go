@@ -19,7 +19,7 @@ func named(name string) (metric, bool) {
 	if part, ok := strings.CutPrefix(name, spanPrefix); ok && part != "" {
 		return metric{name, "reset: part " + part, "ns", func(o bench.Rollout) bench.Int64 { return o.Spans[part] }}, true
 	}
-	for _, m := range slices.Concat(clocks, memories) {
+	for _, m := range slices.Concat(clocks, memories, []metric{stored}) {
 		if m.name == name {
 			return m, true
 		}
@@ -30,7 +30,7 @@ func named(name string) (metric, bool) {
 // MetricNames are the metrics of a comparison; after the last one come "span." and
 // the name of any part of a reset.
 func MetricNames() (names []string) {
-	for _, m := range slices.Concat(clocks, memories) {
+	for _, m := range slices.Concat(clocks, memories, []metric{stored}) {
 		names = append(names, m.name)
 	}
 	return append(names, Score, spanPrefix)

@@ -154,6 +154,11 @@ func (g *group) density() (bench.Density, error) {
 	if d.Isolation, err = g.isolation(); err != nil {
 		return d, err
 	}
+	var records []bench.Record
+	for _, p := range g.runs {
+		records = append(records, p.Record)
+	}
+	d.Storage = StorageOf(records...)
 	for _, p := range g.runs {
 		d.Noise = append(d.Noise, Noise(p.Record)...)
 	}

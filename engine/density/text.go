@@ -73,6 +73,7 @@ func Rows(d bench.Density) (rows []Row) {
 		}
 	}
 	rows = append(rows, stable)
+	rows = append(rows, storageRows(d.Storage)...)
 	rate := Row{Name: "valid-per-hour", Title: "valid rollouts an hour of the host", Unit: "1/h", Value: string(d.PerHour.Value), Low: string(d.PerHour.Low), High: string(d.PerHour.High),
 		N: strconv.FormatInt(d.PerHour.Windows, 10), Of: "windows; low and high are the slowest and the fastest", Note: d.PerHour.Reason}
 	if d.PerHour.Short {

@@ -47,7 +47,7 @@ func rollout(index int64, members []step) bench.Rollout {
 			r.Control = m.plan.Control
 		}
 	}
-	r.Memory, r.Prepared = memory(members), prepared(members)
+	r.Memory, r.Prepared, r.Stored = memory(members), prepared(members), stored(members)
 	r.Class, r.Reason = classify(members, r.Before, r.After)
 	return r
 }
@@ -289,6 +289,18 @@ func memory(members []step) *bench.Memory {
 		}
 	}
 	return nil
+}
+
+// stored is what the slot's layer takes after the act.
+func stored(members []step) (n bench.Int64) {
+	for _, s := range members {
+		if s.plan.Kind == "evaluate" && good(s) {
+			if text, known := s.fact(engine.FactSlotStorage); known {
+				n = bench.Int64(text)
+			}
+		}
+	}
+	return n
 }
 
 func good(s step) bool { return s.ran() && !s.bad() }

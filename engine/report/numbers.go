@@ -127,6 +127,11 @@ func (r *Run) Metrics() (list []Metric) {
 		}
 		add(m.name, m.title, "bytes", m.note, sample)
 	}
+	var layers []float64
+	for _, o := range valid {
+		layers = appendNumber(layers, o.Stored)
+	}
+	add("stored", "Disk: a slot's own layer", "bytes", "blocks on the host's disk, after the act", layers)
 	var idle []float64
 	for _, o := range valid {
 		if o.Memory == nil {

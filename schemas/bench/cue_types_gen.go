@@ -10,7 +10,7 @@ type APIVersion string
 type Bar struct {
 	Name Name `json:"name"`
 
-	// A metric as drumsbench compare prints it: mechanism, answer, ready, usable, prepared, span.NAME, private-dirty, pss, harness, score.
+	// A metric as drumsbench compare prints it: mechanism, answer, ready, usable, prepared, span.NAME, private-dirty, pss, harness, stored, score.
 	Metric string `json:"metric"`
 
 	// The side that has to reach it.
@@ -2179,6 +2179,9 @@ type Rollout struct {
 
 	// Memory of the slot once it is usable, before anybody acts.
 	Memory *Memory `json:"memory,omitempty"`
+
+	// What the slot's own layer or disk takes of the host's disk after the act, in bytes of blocks.
+	Stored Int64 `json:"stored,omitempty"`
 }
 
 // Memory of a slot on the host, in bytes, summed over its processes (of a VM: the VM's process) from smaps_rollup (proc(5)). Resident sizes are never added up: shared pages would count again and again.
@@ -2526,12 +2529,19 @@ type IsolationResult struct {
 	Seen []ContaminationEvent `json:"seen,omitempty"`
 }
 
-// Storage in bytes.
+// Storage in bytes of blocks on the host's disk.
 type Storage struct {
-	// Images of the checkpoint and its layer, the disk image, and the largest upper layer of a slot.
+	// The pinned image, and the checkpoint with its layers: the largest of all runs, which differ by what the guest's memory held.
+	Image Int64 `json:"image,omitempty"`
+
 	Checkpoint Int64 `json:"checkpoint,omitempty"`
 
-	Image Int64 `json:"image,omitempty"`
+	// A slot's own layer or disk after an act: median and largest of valid rollouts of runs that passed, and how many those were.
+	Slot *float64 `json:"slot,omitempty"`
+
+	Largest Int64 `json:"largest,omitempty"`
+
+	N int64 `json:"n"`
 }
 
 // Densities of the runs that were named.
