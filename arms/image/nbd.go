@@ -23,7 +23,8 @@ func (m *Mounted) attachNBD(ctx context.Context, image *os.File, _ string) (devi
 		return device{}, err
 	}
 	sys := filepath.Join("/sys/block", filepath.Base(path))
-	cmd, err := command(context.WithoutCancel(ctx), "qemu-nbd", "--read-only", "--format=qcow2", "--persistent", "--connect="+path, passed(0))
+	// Without --verbose it goes on in a grandchild, in a session of its own, and the process that was started ends.
+	cmd, err := command(context.WithoutCancel(ctx), "qemu-nbd", "--verbose", "--read-only", "--format=qcow2", "--persistent", "--connect="+path, passed(0))
 	if err != nil {
 		return device{}, err
 	}

@@ -25,6 +25,7 @@ import (
 var (
 	whole = flag.Bool("hostvm", false, "boot the machine and run the suite host-vm (scripts/test host-vm)")
 	keep  = flag.String("hostvm-keep", "", "folder that the records and the consoles are kept in")
+	stays = flag.Bool("hostvm-up", false, "take the machine that scripts/host-vm up left running, for -run of one part")
 )
 
 // host is the machine of the suite, as its subtests use it.
@@ -83,7 +84,40 @@ func TestHostVM(t *testing.T) {
 		"state/manifests/manifests/light/light.cue": "testdata/light/light.cue",
 		"tests": filepath.Join(state, "hostvm", "tests"),
 	}
-	m, err := New(t.Context(), Options{State: state, Page: "../../docs/operating.md", Files: files, Log: os.Stderr})
+	options := Options{State: state, Page: "../../docs/operating.md", Files: files, Log: os.Stderr}
+	var m *Machine
+	if *stays {
+		m = theOneThatIsUp(t, options)
+	} else {
+		m = ownMachine(t, options)
+	}
+	sub := func(name string, f func(host)) {
+		t.Run(name, func(t *testing.T) {
+			begin := time.Now()
+			f(host{t, m})
+			t.Logf("%.0f s", time.Since(begin).Seconds())
+		})
+		if t.Failed() && !*stays {
+			t.FailNow() // what follows rests on it
+		}
+	}
+	sub("install", host.install)
+	sub("doctor", host.doctor)
+	sub("packages", host.packages)
+	sub("scope", host.scopes)
+	sub("slots", host.slots)
+	sub("systemd", host.systemd)
+	sub("records", host.records)
+	sub("upgrade", host.upgrade)
+	sub("oom", host.oom)
+	sub("disk", host.disk)
+	sub("reboot", host.reboot)
+	sub("features", host.features)
+}
+
+// ownMachine is one that has just been booted, and goes with the test.
+func ownMachine(t *testing.T, options Options) *Machine {
+	m, err := New(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,28 +137,30 @@ func TestHostVM(t *testing.T) {
 	if err := m.Start(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	sub := func(name string, f func(host)) {
-		t.Run(name, func(t *testing.T) {
-			begin := time.Now()
-			f(host{t, m})
-			t.Logf("%.0f s", time.Since(begin).Seconds())
-		})
-		if t.Failed() {
-			t.FailNow() // what follows rests on it
-		}
+	return m
+}
+
+// theOneThatIsUp is installed already, and stays.
+func theOneThatIsUp(t *testing.T, options Options) *Machine {
+	m, err := kept(options.State)
+	if err != nil || m == nil {
+		t.Fatalf("no machine is up: %v", err)
 	}
-	sub("install", host.install)
-	sub("doctor", host.doctor)
-	sub("packages", host.packages)
-	sub("scope", host.scopes)
-	sub("slots", host.slots)
-	sub("systemd", host.systemd)
-	sub("records", host.records)
-	sub("upgrade", host.upgrade)
-	sub("oom", host.oom)
-	sub("disk", host.disk)
-	sub("reboot", host.reboot)
-	sub("features", host.features)
+	options.Stay = true
+	m.options = options
+	if m.boot, err = bootOf(t.Context(), filepath.Join(options.State, "images", "host.qcow2"), filepath.Join(options.State, "hostvm")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.keep(); err != nil { // it may have booted anew
+			t.Error(err)
+		}
+	})
+	const light = "/manifests/manifests/light/light.cue"
+	if err := m.PutFile(t.Context(), "testdata/light/light.cue", options.State+light); err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // The page's own blocks, on a host that has never seen the program.
@@ -147,24 +183,22 @@ func (h host) doctor() {
 	h.must(0, "drumsbench slot release wrong && clean")
 }
 
-// elsewhere are tests of cgroup v1's rules (a slot's group that holds processes beside its limits, one
-// group for each controller) and of a newer kernel's overlay.
-var elsewhere = map[string]string{
-	"cgroup": "TestAdopt$|TaskOutside|ThreadOutside|TighterGroupAbove|LimitsGone|BesideZombies",
-	"sweep":  "TestGroups/a_v1_group",
-	"doctor": "TestProbesCanFail",
+// halves are the tests of packages whose v2 halves run nowhere else, without those of v1's rules, of a newer
+// kernel's overlay, and of what has no halves.
+var halves = []struct {
+	name, run, skip string
+	least           int
+}{
+	{"cgroup", "Adopt|Group|Kill|Freeze|Remove|Limits|Bounds|Slice|Scope|Delegated|Unified|StepAside", "TestAdopt$|TighterGroupAbove|LimitsGone|BesideZombies", 20},
+	{"sweep", "TestScopes|TestProcessesAndGroups|TestGroups|TestProcessOutsideItsGroup", "TestGroups/a_v1_group", 4},
+	{"doctor", "OnThisHost|DiagnoseThisHost", "^$", 4},
 }
 
-// The tests of the packages whose v2 halves run nowhere else.
 func (h host) packages() {
-	for _, name := range []string{"cgroup", "sweep", "doctor"} {
-		skip := elsewhere[name]
-		if skip == "" {
-			skip = "^$"
-		}
-		said := h.must(0, fmt.Sprintf("mkdir -p /root/%[1]s && cd /root/%[1]s && DRUMSBENCH_REQUIRE_REAL=1 scope /media/in/tests/%[1]s.test -test.v -test.timeout 10m -test.skip '%[2]s' 2>&1", name, skip))
-		if n := strings.Count(said, "--- PASS: Test"); n < 5 {
-			h.Errorf("%s: only %d tests ran\n%s", name, n, said)
+	for _, p := range halves {
+		said := h.must(0, fmt.Sprintf("mkdir -p /root/%[1]s && cd /root/%[1]s && DRUMSBENCH_REQUIRE_REAL=1 scope /media/in/tests/%[1]s.test -test.v -test.timeout 20m -test.run '%[2]s' -test.skip '%[3]s' 2>&1", p.name, p.run, p.skip))
+		if n := strings.Count(said, "\n--- PASS: Test"); n < p.least {
+			h.Errorf("%s: only %d tests ran\n%s", p.name, n, said)
 		}
 	}
 	h.must(0, "clean")
