@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -36,7 +37,11 @@ func qemuTool(ctx context.Context, h *Host) []bench.HostFinding {
 	tool, err := h.QEMU(ctx)
 	switch {
 	case err == nil:
-		return fine("qemu", "%s at %s, by %s", tool.Version, tool.Path, tool.Origin)
+		text := fmt.Sprintf("%s at %s, by %s", tool.Version, tool.Path, tool.Origin)
+		if len(tool.Others) > 0 {
+			text += "; not used: " + strings.Join(tool.Others, "; ")
+		}
+		return fine("qemu", "%s", text)
 	case errors.Is(err, engine.ErrRefused):
 		return one(Lack, "qemu", err.Error(), qemuRemedy)
 	}

@@ -36,7 +36,8 @@ func This(state string) *Host {
 			Tool:    func(ctx context.Context) (criu.Tool, error) { return criu.Locate(ctx, state) },
 			Runc:    func(ctx context.Context) (oci.Tool, error) { return oci.Locate(ctx, state) },
 			Systemd: systemd.Manager{}.Version,
-			QEMU:    qemu.Locate, Accelerator: func(ctx context.Context, t qemu.Tool, accel string) engine.Reading[string] {
+			QEMU:    func(ctx context.Context) (qemu.Tool, error) { return qemu.Locate(ctx, "") },
+			Accelerator: func(ctx context.Context, t qemu.Tool, accel string) engine.Reading[string] {
 				return t.Accelerator(ctx, accel)
 			}, Tun: qemu.ProbeLink,
 			Check:   checkTool,

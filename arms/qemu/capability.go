@@ -18,15 +18,17 @@ const (
 	mappedRAM = "mapped-ram"
 )
 
-// saving asks QEMU what it can save with, whatever its version is, and returns
-// that as facts. engine.ErrRefused where it lacks what the method needs.
-func saving(ctx context.Context, m *qmp.Monitor, method string) ([]bench.Fact, error) {
-	const command = "query-migrate-capabilities"
+// capabilities are what QEMU's migration can do, by what it says and not by its version.
+type capabilities map[string]bool
+
+// saving asks QEMU what it can save with. engine.ErrRefused where it lacks what
+// the method needs.
+func saving(ctx context.Context, m *qmp.Monitor, method string) (capabilities, error) {
 	var list []struct{ Capability string }
-	if err := m.Execute(ctx, command, nil, &list); err != nil {
+	if err := m.Execute(ctx, queryCapabilities, nil, &list); err != nil {
 		return nil, err
 	}
-	has := map[string]bool{}
+	has := capabilities{}
 	for _, c := range list {
 		has[c.Capability] = true
 	}
@@ -34,9 +36,14 @@ func saving(ctx context.Context, m *qmp.Monitor, method string) ([]bench.Fact, e
 		return nil, &engine.Error{Op: "save by method file", Err: fmt.Errorf("%w: this QEMU's migration has no %s among %d capabilities", engine.ErrRefused, ignoreShared, len(list)),
 			Hint: `use another QEMU (` + Variable + `), or snapshot: "loadvm"`}
 	}
-	var facts []bench.Fact
+	return has, nil
+}
+
+const queryCapabilities = "query-migrate-capabilities"
+
+func (c capabilities) facts() (facts []bench.Fact) {
 	for _, name := range []string{ignoreShared, mappedRAM} {
-		facts = append(facts, bench.Fact{Name: "qemu.capability." + name, Known: true, Value: strconv.FormatBool(has[name]), Source: command, View: engine.ViewHost})
+		facts = append(facts, bench.Fact{Name: "qemu.capability." + name, Known: true, Value: strconv.FormatBool(c[name]), Source: queryCapabilities, View: engine.ViewHost})
 	}
-	return facts, nil
+	return facts
 }

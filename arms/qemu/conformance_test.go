@@ -25,7 +25,7 @@ func TestConformance(t *testing.T) {
 		New:      func(t *testing.T) engine.Arm { return newArm(t, MethodFile) },
 		Manifest: m, State: stateDir(), Base: filepath.Join(stateDir(), "work"),
 		// A boot for each moment: one in the midst of the work. At once is a test of its own; twenty resets are TestMethods.
-		Cancel: []time.Duration{100 * time.Millisecond}, Resets: 3, Siblings: 2, NoChain: true,
+		Cancel: []time.Duration{100 * time.Millisecond}, Resets: 3, Siblings: 2,
 		LockSubjects: []string{"FLOCK WRITE lock on /root/lock bytes 0-EOF"},
 	})
 }

@@ -61,10 +61,6 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 		return cp, err
 	}
 	t := s.now
-	if t.from != nil {
-		return cp, &engine.Error{Op: "dump " + s.name, Err: fmt.Errorf("%w: the slot was itself restored from a checkpoint", engine.ErrRefused),
-			Hint: "dump a provisioned slot: the memory of a restored machine is a private copy of a file, which the next one could not share"}
-	}
 	if err := ctx.Err(); err != nil {
 		return cp, err
 	}
@@ -114,8 +110,7 @@ func (s *slot) write(ctx context.Context, p bench.DumpParams, c census) (cp engi
 	if cp, err = s.seal(ctx, dir, p, c); err != nil {
 		return cp, err
 	}
-	cp.Dir = s.checkpointDir()
-	if err := os.MkdirAll(filepath.Dir(cp.Dir), 0o755); err != nil {
+	if cp.Dir, err = s.ws.CheckpointDir(s.name); err != nil {
 		return cp, err
 	}
 	if err := os.Rename(dir, cp.Dir); err != nil {
@@ -126,8 +121,6 @@ func (s *slot) write(ctx context.Context, p bench.DumpParams, c census) (cp engi
 	}
 	return cp, nil
 }
-
-func (s *slot) checkpointDir() string { return filepath.Join(s.ws.Run, "checkpoints", s.name) }
 
 // goOn lets a slot run on whose census vetoed the dump.
 func (s *slot) goOn(ctx context.Context) error {
@@ -145,6 +138,8 @@ type census struct {
 	locks     []bench.Lock
 	state     bench.StateManifest
 	server    bench.Fact
+	// freezer is the file of the guest that says that its tree is frozen.
+	freezer string
 }
 
 // census freezes the tree and reads it, and refuses what cannot be dumped.
@@ -181,6 +176,9 @@ func (s *slot) census(ctx context.Context, ref engine.GuestReference) (c census,
 	if err := t.client().Freeze(ctx, true); err != nil {
 		return c, err
 	}
+	if c.freezer, err = t.freezer(ctx); err != nil {
+		return c, err
+	}
 	o = s.Observe(ctx, engine.AspectMounts, engine.AspectNetwork, engine.AspectLocks, engine.AspectProcesses, engine.AspectState)
 	if c.reference.Mounts, ok = o.Mounts.Get(); !ok {
 		return c, unknown("mounts", o.Mounts.Reason())
@@ -209,21 +207,16 @@ func (s *slot) save(ctx context.Context, dir string) error {
 	if err := t.stop(ctx); err != nil {
 		return err
 	}
-	disk := filepath.Join(dir, diskFile)
 	if s.arm.settings.Snapshot == MethodFile {
-		if err := t.saveState(ctx, filepath.Join(dir, machineFile)); err != nil {
+		if t.from != nil {
+			return s.branch(ctx, dir)
+		}
+		return s.saveFile(ctx, dir)
+	}
+	if t.from != nil { // the disk holds the one that the machine was restored from
+		if err := t.job(ctx, "snapshot-delete"); err != nil {
 			return err
 		}
-		if err := t.saveMemory(ctx, filepath.Join(dir, memoryFile)); err != nil {
-			return err
-		}
-		if err := s.end(ctx); err != nil {
-			return err
-		}
-		return errors.Join(
-			os.Rename(t.file(diskFile), disk),
-			s.arm.newDisk(ctx, filepath.Join(dir, freshFile), filepath.Join(s.checkpointDir(), diskFile), s.root.size),
-		)
 	}
 	if err := t.job(ctx, "snapshot-save"); err != nil {
 		return err
@@ -231,6 +224,7 @@ func (s *slot) save(ctx context.Context, dir string) error {
 	if err := t.stop(ctx); err != nil { // writes out what the job left in memory
 		return err
 	}
+	disk := filepath.Join(dir, diskFile)
 	if s.arm.settings.Snapshot == MethodInPlace {
 		if err := copyFile(t.file(diskFile), disk, 0o400); err != nil {
 			return err
@@ -247,9 +241,35 @@ func (s *slot) save(ctx context.Context, dir string) error {
 	return errors.Join(os.Rename(t.file(diskFile), disk), s.arm.hasSnapshot(ctx, disk))
 }
 
+// saveFile saves a stopped machine that shares its memory with a file, and ends it.
+func (s *slot) saveFile(ctx context.Context, dir string) error {
+	t := s.now
+	if err := t.saveState(ctx, ignoreShared, filepath.Join(dir, machineFile)); err != nil {
+		return err
+	}
+	if err := t.saveMemory(ctx, filepath.Join(dir, memoryFile)); err != nil {
+		return err
+	}
+	if err := s.end(ctx); err != nil {
+		return err
+	}
+	return errors.Join(
+		os.Rename(t.file(diskFile), filepath.Join(dir, diskFile)),
+		s.newFresh(ctx, dir),
+	)
+}
+
+// newFresh makes the disk that each restored machine starts with. It names the one beside it.
+func (s *slot) newFresh(ctx context.Context, dir string) error {
+	return s.arm.newDisk(ctx, filepath.Join(dir, freshFile), diskFile, s.root.size)
+}
+
 // end ends the machine; the tenancy's folder stays for Vacate.
 func (p *place) end(ctx context.Context) error {
 	t := p.now
+	if t == nil { // a branch that failed between its machines
+		return nil
+	}
 	if err := p.group.Kill(ctx); err != nil {
 		return err
 	}
@@ -277,6 +297,10 @@ func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c censu
 	}
 	facts := append(s.arm.Facts(ctx), s.root.boot.facts()...)
 	facts = append(facts, t.shape.facts(s.arm.settings.Snapshot)...)
+	facts = append(facts, t.carried...)
+	if !t.self {
+		facts = append(facts, engine.Known(c.freezer, "guest server /file", engine.ViewGuest).Fact(factFreezer))
+	}
 	facts = append(facts, c.server, engine.Known(strconv.Itoa(len(c.reference.Network.Links))+" links, in the machine's own memory", "guest server /observe", engine.ViewGuest).Fact(engine.NetworkPreserved))
 	return checkpoint.Seal(ctx, dir, bench.Checkpoint{
 		ApiVersion: engine.APIVersion, Arm: Kind, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),

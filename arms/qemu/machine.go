@@ -65,8 +65,9 @@ type launch struct {
 	initrd string
 	// memory is the file that is the machine's memory; nil for none.
 	memory *os.File
-	// incoming is the saved state of devices that is loaded, beside a memory that
-	// is mapped copy-on-write; nil for none.
+	// shared: what the machine writes to its memory is in the file; else that is mapped copy-on-write.
+	shared bool
+	// incoming is the saved state that is loaded; nil for none.
 	incoming *os.File
 }
 
@@ -94,7 +95,7 @@ func object(v map[string]any) string {
 func (a *Arm) arguments(r *root, s shape, l launch) []string {
 	backend := map[string]any{"qom-type": "memory-backend-ram", "id": "ram", "size": s.Memory}
 	if l.memory != nil {
-		backend = map[string]any{"qom-type": "memory-backend-file", "id": "ram", "size": s.Memory, "mem-path": inherited(fdMemory), "share": l.incoming == nil}
+		backend = map[string]any{"qom-type": "memory-backend-file", "id": "ram", "size": s.Memory, "mem-path": inherited(fdMemory), "share": l.shared}
 	}
 	args := []string{
 		"-name", "drums", "-nodefaults", "-no-user-config", "-no-reboot", "-S", "-display", "none",

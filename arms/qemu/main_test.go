@@ -41,11 +41,15 @@ func manifest(t testing.TB, tags ...string) bench.Manifest {
 func newArm(t testing.TB, method string) *Arm {
 	t.Helper()
 	tool, accel := located(t)
+	return armOf(tool, accel, method)
+}
+
+func armOf(tool Tool, accel engine.Reading[string], method string) *Arm {
 	program := bench.Fact{Name: engine.EngineDigest, Known: true, Value: "this test", Source: "test"}
 	return New(bench.QEMUSettings{Accel: "tcg", Snapshot: method, Headroom: "512MiB"}, tool, accel, append(hostfacts.Read(), program))
 }
 
-var locate = sync.OnceValues(func() (Tool, error) { return Locate(context.Background()) })
+var locate = sync.OnceValues(func() (Tool, error) { return Locate(context.Background(), "") })
 
 func located(t testing.TB) (Tool, engine.Reading[string]) {
 	t.Helper()
@@ -58,6 +62,20 @@ func located(t testing.TB) (Tool, engine.Reading[string]) {
 		t.Fatalf("accelerator: %q %s", have, accel.Reason())
 	}
 	return tool, accel
+}
+
+// newer is a QEMU of 9.0 or newer.
+func newer(t testing.TB) (Tool, engine.Reading[string]) {
+	t.Helper()
+	path, err := filepath.EvalSymlinks(filepath.Join(stateDir(), "qemu", "current", "bin", program))
+	if err != nil {
+		t.Fatalf("%v\nscripts/setup puts a private QEMU there", err)
+	}
+	tool, err := ask(t.Context(), path, Variable)
+	if err != nil || !tool.since(9, 0) {
+		t.Fatalf("%+v %v", tool, err)
+	}
+	return tool, tool.Accelerator(t.Context(), "tcg")
 }
 
 // workspace of a run in a folder of the test's, on the state directory's file system.

@@ -60,6 +60,9 @@ type tenancy struct {
 	procID int64
 	net    *netns.Handle
 	mon    monitor
+	// tool is the QEMU that runs; form is the capability that its migration was last set to.
+	tool Tool
+	form string
 	// asking is held by whoever observes: a question to the guest is a connection
 	// too, and must not look like somebody else's.
 	asking sync.Mutex
@@ -75,8 +78,8 @@ type tenancy struct {
 	self bool
 	// said is what the guest said of its frozen tree; asking is held.
 	said *guest.Observation
-	// facts of how the slot came to run.
-	facts []bench.Fact
+	// facts of how the slot came to run; carried are those of a branch.
+	facts, carried []bench.Fact
 	// adopted holds on to a QEMU that another process of ours started;
 	// died says how one had ended before it was taken over.
 	adopted *procfs.Handle
@@ -157,7 +160,7 @@ func (p *place) move(s shape) (*tenancy, error) {
 	if p.now != nil {
 		return nil, errors.New("move into place: it is taken")
 	}
-	t := &tenancy{dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), dirID: -1, procID: -1, shape: s, self: p.root.boot.self()}
+	t := &tenancy{dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), dirID: -1, procID: -1, shape: s, self: p.root.boot.self(), tool: p.arm.tool}
 	p.next++
 	p.now = t // from here on vacate takes away whatever was made
 	intended := false

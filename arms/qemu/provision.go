@@ -57,7 +57,7 @@ func (p *place) provision(ctx context.Context, s shape, params bench.ProvisionPa
 			return err
 		}
 	}
-	l := launch{initrd: initrdFile}
+	l := launch{initrd: initrdFile, shared: true}
 	if p.arm.settings.Snapshot == MethodFile {
 		if l.memory, err = newMemory(s.Memory); err != nil {
 			return err
@@ -71,11 +71,11 @@ func (p *place) provision(ctx context.Context, s shape, params bench.ProvisionPa
 		return err
 	}
 	defer t.detach()
-	facts, err := saving(ctx, t.mon.qmp, p.arm.settings.Snapshot)
+	can, err := saving(ctx, t.mon.qmp, p.arm.settings.Snapshot)
 	if err != nil {
 		return err
 	}
-	t.facts = append(t.facts, facts...)
+	t.facts = append(t.facts, can.facts()...)
 	defer engine.StartSpan(ctx, "boot")()
 	if err := t.cont(ctx); err != nil {
 		return err

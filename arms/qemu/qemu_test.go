@@ -3,6 +3,7 @@ package qemu
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -33,7 +34,12 @@ type made struct {
 // makeSlotOf provisions a slot of a manifest; everything is released with the test.
 func makeSlotOf(t testing.TB, method string, m bench.Manifest) made {
 	t.Helper()
-	s := made{m: m, arm: newArm(t, method)}
+	return makeSlotOn(t, newArm(t, method), m)
+}
+
+func makeSlotOn(t testing.TB, arm *Arm, m bench.Manifest) made {
+	t.Helper()
+	s := made{m: m, arm: arm}
 	s.ws, _ = workspace(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -110,10 +116,15 @@ func (s made) ready(t testing.TB, slot engine.Slot) guest.Probe {
 
 func (s made) dump(t testing.TB) (engine.Checkpoint, engine.Place) {
 	t.Helper()
-	p := s.ready(t, s.slot)
+	return s.dumpOf(t, s.slot)
+}
+
+func (s made) dumpOf(t testing.TB, slot engine.Slot) (engine.Checkpoint, engine.Place) {
+	t.Helper()
+	p := s.ready(t, slot)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	cp, place, err := s.slot.Dump(ctx, bench.DumpParams{Port: s.m.Guest.Server.Port, Policy: *s.m.Checkpoint, Exclude: []string{}, Canary: s.m.Canary,
+	cp, place, err := slot.Dump(ctx, bench.DumpParams{Port: s.m.Guest.Server.Port, Policy: *s.m.Checkpoint, Exclude: []string{}, Canary: s.m.Canary,
 		Workload: "0000000000000000000000000000000000000000000000000000000000000000"}, engine.GuestReference{Live: p.Live, Canary: "x"})
 	if err != nil {
 		t.Fatal(describe(err))
@@ -178,7 +189,30 @@ func TestMethods(t *testing.T) {
 			case method == MethodLoadVM:
 				t.Run("enclosure", func(t *testing.T) { s.enclosure(t, place.(engine.Slot)) })
 			}
+			t.Run("branch", func(t *testing.T) { place = s.branch(t, cp, place) })
+			if method == MethodLoadVM {
+				t.Run("not frozen", func(t *testing.T) { s.notFrozen(t, cp, place) })
+			}
 			t.Run("failed load", func(t *testing.T) { s.failedLoad(t, method, cp, place) })
+		})
+	}
+}
+
+// The same with a QEMU that has mapped-ram.
+func TestNewer(t *testing.T) {
+	tool, accel := newer(t)
+	for _, method := range []string{MethodFile, MethodInPlace} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			s := makeSlotOn(t, armOf(tool, accel, method), light(t))
+			if !hasFact(s.slot.(engine.Telling).Facts(), "qemu.capability."+mappedRAM, "true") {
+				t.Errorf("%+v", s.slot.(engine.Telling).Facts())
+			}
+			cp, place := s.dump(t)
+			if !hasFact(cp.Handle.Facts, factVersion, tool.Version) || !hasFact(cp.Handle.Facts, factSHA256, tool.SHA256) {
+				t.Errorf("%+v", cp.Handle.Facts)
+			}
+			s.branch(t, cp, place)
 		})
 	}
 }
@@ -282,6 +316,94 @@ func (s made) siblings(t *testing.T, cp engine.Checkpoint, place engine.Place) {
 	if _, err := checkpoint.Verify(t.Context(), cp); err != nil {
 		t.Errorf("a sibling wrote to the checkpoint: %v", err)
 	}
+}
+
+// A checkpoint of a slot that was restored is one as any other: it has what was
+// there, needs no other checkpoint, and its siblings share their memory.
+func (s made) branch(t *testing.T, cp engine.Checkpoint, place engine.Place) engine.Place {
+	method, root := s.arm.settings.Snapshot, cp
+	does := func(slot engine.Slot, script, want string) {
+		t.Helper()
+		r, err := s.client(slot).Execute(t.Context(), []string{"sh", "-c", script}, time.Minute)
+		if err != nil || r.Exit != 0 || string(r.Stdout) != want {
+			t.Errorf("%s: %+v %v, want %q", script, r, err, want)
+		}
+	}
+	for i, text := range []string{"first", "second"} { // a branch of a branch
+		slot := s.restore(t, cp, place, "slot-0")
+		token := s.ready(t, slot).Live.Token
+		if i > 0 {
+			does(slot, "cat /root/first /dev/shm/first", "firstfirst")
+		}
+		does(slot, fmt.Sprintf("printf %s | tee /root/%[1]s > /dev/shm/%[1]s; sync", text), "")
+		parent := cp
+		cp, place = s.dumpOf(t, slot)
+		if s.arm.tool.since(9, 0) && method == MethodFile != hasFact(cp.Handle.Facts, factCarried, mappedRAM) ||
+			!s.arm.tool.since(9, 0) && method == MethodFile != hasFact(cp.Handle.Facts, factCarried, "stream") {
+			t.Errorf("how it was carried: %+v", cp.Handle.Facts)
+		}
+		if n, err := checkpoint.Verify(t.Context(), parent); n != 0 || err != nil {
+			t.Errorf("the checkpoint below: %d files were hashed again, %v", n, err)
+		}
+		if want, have := names(t, parent.Dir), names(t, cp.Dir); !slices.Equal(want, have) {
+			t.Errorf("the checkpoint holds %q, the one below %q", have, want)
+		}
+		back := s.restore(t, cp, place, "slot-0")
+		if have := s.ready(t, back).Live.Token; have != token {
+			t.Errorf("another guest")
+		}
+		does(back, fmt.Sprintf("cat /root/%s /dev/shm/%[1]s", text), text+text)
+		place = back
+	}
+	// Without those below it; what it was dumped from is untouched by what runs now.
+	sibling := s.restore(t, cp, nil, "slot-1")
+	s.ready(t, sibling)
+	does(sibling, "cat /root/first /dev/shm/second", "firstsecond")
+	m, known := sibling.Observe(t.Context(), engine.AspectMemory).Memory.Get()
+	if method == MethodFile && (!known || m.PrivateDirty > slotOf(sibling).now.shape.Memory/2) {
+		t.Errorf("a sibling has %d bytes of its own, the machine %d", m.PrivateDirty, slotOf(sibling).now.shape.Memory)
+	}
+	first := s.restore(t, root, place, "slot-0")
+	s.ready(t, first)
+	does(first, "ls /root/first /root/second 2>/dev/null || echo none", "none\n")
+	return first
+}
+
+// What was saved while its tree ran is refused: that tree runs before anybody judged it.
+func (s made) notFrozen(t *testing.T, cp engine.Checkpoint, place engine.Place) {
+	sl := place.(*slot)
+	i := slices.IndexFunc(cp.Handle.Facts, func(f bench.Fact) bool { return f.Name == factFreezer })
+	tenancy := sl.now
+	if err := tenancy.attach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ran, err := sl.write(t.Context(), bench.DumpParams{Policy: *s.m.Checkpoint, Workload: cp.Handle.Workload}, census{freezer: cp.Handle.Facts[i].Value})
+	tenancy.detach()
+	if err != nil {
+		t.Fatal(describe(err))
+	}
+	if _, err := s.stopped(t, ran, place, "slot-0"); !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), "frozen 0") || engine.Failure(err).Hint == "" {
+		t.Errorf("a tree that ran: %v", err)
+	}
+	for name, fact := range map[string]bench.Fact{
+		"not there": {Name: factFreezer, Known: true, Value: "/proc/self/fd/3000/cgroup.events"}, "not named": {Name: "other"},
+	} {
+		other := cp
+		other.Handle.Facts = slices.Clone(cp.Handle.Facts)
+		other.Handle.Facts[i] = fact
+		if _, err := s.stopped(t, other, place, "slot-0"); err == nil {
+			t.Errorf("a freezer that is %s: no error", name)
+		} else {
+			t.Log(err)
+		}
+	}
+	if pids, err := sl.group.Pids(); err != nil || len(pids) > 0 {
+		t.Errorf("left: %v %v", pids, err)
+	}
+}
+
+func hasFact(facts []bench.Fact, name, value string) bool {
+	return slices.ContainsFunc(facts, func(f bench.Fact) bool { return f.Name == name && f.Known && f.Value == value })
 }
 
 // What was asked for and does not run is refused, by what QEMU itself says.

@@ -193,7 +193,7 @@ func (p *place) restore(ctx context.Context, s shape, cp engine.Checkpoint, para
 		return p.load(ctx, t)
 	}
 	end = engine.StartSpan(ctx, "load")
-	err = t.loadState(ctx)
+	err = t.loadState(ctx, ignoreShared)
 	end()
 	if err != nil {
 		return p.explain(ctx, t, err)

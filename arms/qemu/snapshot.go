@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,11 +20,14 @@ import (
 // tag of the snapshot in a slot's own disk. A disk holds one.
 const tag = "drums"
 
-// job runs snapshot-save or snapshot-load to its end and takes its job away. A
-// job's own error is in query-jobs, not in the command's reply.
+// job runs snapshot-save, snapshot-load or snapshot-delete to its end and takes its
+// job away. A job's own error is in query-jobs, not in the command's reply.
 func (t *tenancy) job(ctx context.Context, command string) error {
 	const id = "drums"
-	args := map[string]any{"job-id": id, "tag": tag, "vmstate": "disk", "devices": []string{"disk"}}
+	args := map[string]any{"job-id": id, "tag": tag, "devices": []string{"disk"}}
+	if command != "snapshot-delete" {
+		args["vmstate"] = "disk"
+	}
 	if err := t.execute(ctx, command, args, nil); err != nil {
 		return err
 	}
@@ -53,21 +57,29 @@ func (t *tenancy) job(ctx context.Context, command string) error {
 	return nil
 }
 
-// saveState writes the state of a stopped machine's devices to a file; its
-// memory stays in the memory file, which the machine shares.
-func (t *tenancy) saveState(ctx context.Context, path string) error {
+// saveState writes the state of a stopped machine to a file, in the form that a
+// capability of migration gives it; "" is the plain one. With ignoreShared it is
+// that of the devices alone: memory stays in the file that the machine shares.
+func (t *tenancy) saveState(ctx context.Context, form, path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := t.mon.qmp.ExecuteWithFile(ctx, f, "getfd", map[string]any{"fdname": "state"}, nil); err != nil {
+	if err := t.setForm(ctx, form); err != nil {
 		return err
 	}
-	if err := t.ignoreShared(ctx); err != nil {
+	uri := "fd:state"
+	if t.filesByName() {
+		name, err := filepath.Rel(t.dir, path) // which is where QEMU works
+		if err != nil {
+			return err
+		}
+		uri = "file:" + name
+	} else if err := t.mon.qmp.ExecuteWithFile(ctx, f, "getfd", map[string]any{"fdname": "state"}, nil); err != nil {
 		return err
 	}
-	if err := t.execute(ctx, "migrate", map[string]any{"uri": "fd:state"}, nil); err != nil {
+	if err := t.execute(ctx, "migrate", map[string]any{"uri": uri}, nil); err != nil {
 		return err
 	}
 	return poll(ctx, "save machine", func() (bool, error) {
@@ -88,10 +100,22 @@ func (t *tenancy) saveState(ctx context.Context, path string) error {
 	})
 }
 
-// ignoreShared has memory that is shared with a file be no part of a stream.
-func (t *tenancy) ignoreShared(ctx context.Context) error {
-	capability := []map[string]any{{"capability": ignoreShared, "state": true}}
-	return t.execute(ctx, "migrate-set-capabilities", map[string]any{"capabilities": capability}, nil)
+// filesByName: QEMU reads and writes files by their names. Those of 9.0 and newer
+// do; that they take a descriptor of one is deprecated since 9.1, and mapped-ram
+// wants a name.
+func (t *tenancy) filesByName() bool { return t.tool.since(9, 0) }
+
+// setForm has the next save or load be of a form, and of no other.
+func (t *tenancy) setForm(ctx context.Context, form string) error {
+	set := []map[string]any{}
+	if form != "" {
+		set = append(set, map[string]any{"capability": form, "state": true})
+	}
+	if t.form != "" && t.form != form {
+		set = append(set, map[string]any{"capability": t.form, "state": false})
+	}
+	t.form = form
+	return t.execute(ctx, "migrate-set-capabilities", map[string]any{"capabilities": set}, nil)
 }
 
 // saveMemory copies the memory of a stopped machine, without its holes.
@@ -136,12 +160,17 @@ func (t *tenancy) saveMemory(ctx context.Context, path string) (err error) {
 	}
 }
 
-// loadState loads the state of the devices that start handed over; QEMU ends where it cannot.
-func (t *tenancy) loadState(ctx context.Context) error {
-	if err := t.ignoreShared(ctx); err != nil {
+// loadState loads the state that start handed over, of the form that it was saved
+// in; QEMU ends where it cannot.
+func (t *tenancy) loadState(ctx context.Context, form string) error {
+	if err := t.setForm(ctx, form); err != nil {
 		return err
 	}
-	if err := t.execute(ctx, "migrate-incoming", map[string]any{"uri": "fd:" + strconv.Itoa(fdIncoming)}, nil); err != nil {
+	uri := "fd:" + strconv.Itoa(fdIncoming)
+	if t.filesByName() {
+		uri = "file:" + inherited(fdIncoming)
+	}
+	if err := t.execute(ctx, "migrate-incoming", map[string]any{"uri": uri}, nil); err != nil {
 		return err
 	}
 	return poll(ctx, "load machine", func() (bool, error) {
@@ -221,7 +250,7 @@ const (
 )
 
 // wake lets a loaded machine run up to its frozen tree: the guest server
-// answers, the tree is read back as frozen, and the clock is set. In this order: a
+// answers, the tree is read as frozen ever since, and the clock is set. In this order: a
 // guest's first answer takes long, and the clock is as right as its answer is quick.
 func (p *place) wake(ctx context.Context, t *tenancy) error {
 	if t.self {
@@ -231,8 +260,7 @@ func (p *place) wake(ctx context.Context, t *tenancy) error {
 		return err
 	}
 	defer engine.StartSpan(ctx, "clock")()
-	// Idempotent, and answered by what the guest reads back: a tree that ran would show here.
-	if err := p.until(ctx, t, func() error { return t.client().Freeze(ctx, true) }); err != nil {
+	if err := p.stayed(ctx, t); err != nil {
 		return err
 	}
 	for sets := 1; ; sets++ {
@@ -260,7 +288,7 @@ func (p *place) wake(ctx context.Context, t *tenancy) error {
 func (p *place) until(ctx context.Context, t *tenancy, ask func() error) error {
 	for {
 		err := ask()
-		if err == nil || errors.Is(err, engine.ErrRefused) {
+		if err == nil || errors.Is(err, engine.ErrRefused) || errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if aerr := (&slot{p}).Alive(); aerr != nil {

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -27,16 +29,20 @@ const (
 	factVersion = "qemu.version"
 	factSHA256  = "qemu.sha256"
 	factOrigin  = "qemu.origin"
+	factOthers  = "qemu.others"
 )
 
 // Variable names an operator's own QEMU, by an absolute path. It is used in place
-// of the one in PATH, and so is a qemu-img that lies beside it.
+// of those in PATH.
 const Variable = "DRUMSBENCH_QEMU"
 
 // program is the only emulator that images of ours boot on.
 const program = "qemu-system-x86_64"
 
 const setupHint = "install the package qemu-system-x86; scripts/setup does"
+
+// oldest is the first version that the arm knows how to use.
+var oldest = []int{7, 2}
 
 // Tool is the QEMU in use, as it was read.
 type Tool struct {
@@ -46,32 +52,111 @@ type Tool struct {
 	SHA256  string
 	// Origin is Variable or "PATH".
 	Origin string
+	// Others are those that were found in PATH too, each with its version and why it is not used.
+	Others []string
 }
 
 var versionLine = regexp.MustCompile(`^QEMU emulator version ([0-9]+\.[0-9]+\.[0-9]+[^\n]*)`)
 
-// Locate finds the QEMU to use, an operator's own before the host's, and asks it
-// for its version. engine.ErrRefused where there is none; an operator's that is
-// none is refused, and not replaced.
-func Locate(ctx context.Context) (Tool, error) {
+// Locate finds the QEMU to use. An operator's own is used or refused, never
+// replaced; else it is the newest in PATH that the arm knows, and of equals the
+// first. With a pin it is one of that digest. engine.ErrRefused where there is none.
+func Locate(ctx context.Context, pin bench.SHA256) (Tool, error) {
 	const op = "find qemu"
-	refuse := func(err error) (Tool, error) {
-		return Tool{}, &engine.Error{Op: op, Err: fmt.Errorf("%w: %w", engine.ErrRefused, err), Hint: setupHint}
+	refuse := func(hint string, err error) (Tool, error) {
+		return Tool{}, &engine.Error{Op: op, Err: fmt.Errorf("%w: %w", engine.ErrRefused, err), Hint: hint}
 	}
 	if runtime.GOARCH != "amd64" {
-		return refuse(fmt.Errorf("the arm runs x86-64 machines on x86-64 hosts, this is %s", runtime.GOARCH))
+		return refuse(setupHint, fmt.Errorf("the arm runs x86-64 machines on x86-64 hosts, this is %s", runtime.GOARCH))
 	}
-	path, origin, err := choose(os.Getenv(Variable))
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
-	}
+	paths, origin, err := choices(os.Getenv(Variable), os.Getenv("PATH"))
 	if err != nil {
-		return refuse(err)
+		return refuse(setupHint, err)
 	}
+	hint := setupHint
+	var chosen Tool
+	var passed []string
+	for _, path := range paths {
+		t, err := ask(ctx, path, origin)
+		if ctx.Err() != nil {
+			return Tool{}, &engine.Error{Op: op, Err: context.Cause(ctx)}
+		}
+		why := ""
+		switch {
+		case err != nil:
+			why = err.Error()
+		case !t.since(oldest...):
+			why = "it is older than 7.2"
+		case pin != "" && t.SHA256 != string(pin):
+			why = "its sha256 is " + t.SHA256 + ", and " + string(pin) + " is pinned"
+			hint = "install the QEMU that the manifest pins (arms.qemu.qemu), name it in " + Variable + ", or pin this one"
+		case chosen.Path != "" && slices.Compare(t.numbers(), chosen.numbers()) <= 0:
+			why = "there is a newer one"
+			if slices.Equal(t.numbers(), chosen.numbers()) {
+				why = "it comes later in PATH"
+			}
+		}
+		said := strings.TrimSpace(path + " " + t.Version)
+		if why != "" {
+			passed = append(passed, said+": "+why)
+			continue
+		}
+		if chosen.Path != "" {
+			passed = append(passed, chosen.Path+" "+chosen.Version+": there is a newer one")
+		}
+		chosen = t
+	}
+	if chosen.Path == "" {
+		return refuse(hint, errors.New(strings.Join(passed, "; ")))
+	}
+	chosen.Others = passed
+	return chosen, nil
+}
+
+// choices are the QEMUs to choose from, in the order of preference among equals.
+// own is the operator's; empty for none.
+func choices(own, path string) (list []string, origin string, err error) {
+	add := func(path string) error {
+		path, err := filepath.EvalSymlinks(path)
+		if err == nil && !slices.Contains(list, path) {
+			list = append(list, path)
+		}
+		return err
+	}
+	if own != "" {
+		if !filepath.IsAbs(own) {
+			return nil, "", fmt.Errorf("%s=%s is no absolute path", Variable, own)
+		}
+		if _, err = exec.LookPath(own); err == nil {
+			err = add(own)
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", Variable, err)
+		}
+		return list, Variable, err
+	}
+	for _, dir := range filepath.SplitList(path) {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		if found, err := exec.LookPath(filepath.Join(dir, program)); err == nil {
+			if err := add(found); err != nil {
+				return nil, "", err
+			}
+		}
+	}
+	if len(list) == 0 {
+		return nil, "", fmt.Errorf("there is no %s in PATH", program)
+	}
+	return list, "PATH", nil
+}
+
+// ask reads what a program is.
+func ask(ctx context.Context, path, origin string) (Tool, error) {
 	t := Tool{Path: path, Origin: origin}
 	sum, err := digest(path)
 	if err != nil {
-		return refuse(err)
+		return t, err
 	}
 	t.SHA256 = string(sum)
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
@@ -80,18 +165,32 @@ func Locate(ctx context.Context) (Tool, error) {
 	cmd.Env = environment
 	out, err := cmd.Output()
 	if err != nil {
-		if ctx.Err() != nil {
-			return Tool{}, &engine.Error{Op: op, Err: context.Cause(ctx)}
-		}
-		return refuse(err)
+		return t, err
 	}
 	m := versionLine.FindSubmatch(out)
 	if m == nil {
-		return refuse(fmt.Errorf("%s says %.100q", path, out))
+		return t, fmt.Errorf("%s says %.100q", path, out)
 	}
 	t.Version = strings.TrimSpace(string(m[1]))
 	return t, nil
 }
+
+// since says whether the tool is of a version or newer.
+func (t Tool) since(version ...int) bool { return slices.Compare(t.numbers(), version) >= 0 }
+
+// numbers of the version; none where it is no version.
+func (t Tool) numbers() (list []int) {
+	for _, part := range strings.Split(versionNumber.FindString(t.Version), ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return nil
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+var versionNumber = regexp.MustCompile(`^[0-9]{1,6}(\.[0-9]{1,6})*`)
 
 // runs requires that a process runs the tool's very program: engine.ErrRefused where
 // it runs another, as after QEMU was replaced on the host.
@@ -109,27 +208,17 @@ func (t Tool) runs(pid int) error {
 	return nil
 }
 
-// choose is the QEMU to use, own being the operator's; empty for none.
-func choose(own string) (path, origin string, err error) {
-	if own == "" {
-		path, err = exec.LookPath(program)
-		return path, "PATH", err
-	}
-	if !filepath.IsAbs(own) {
-		return "", "", fmt.Errorf("%s=%s is no absolute path", Variable, own)
-	}
-	if path, err = exec.LookPath(own); err != nil {
-		err = fmt.Errorf("%s: %w", Variable, err)
-	}
-	return path, Variable, err
-}
-
 // environment of every QEMU: nothing of the caller's reaches it.
 var environment = []string{"LC_ALL=C"}
 
 // Facts of the tool.
 func (t Tool) Facts() []bench.Fact {
+	others := "none"
+	if len(t.Others) > 0 {
+		others = strings.Join(t.Others, "; ")
+	}
 	return []bench.Fact{
+		{Name: factOthers, Known: true, Value: others, Source: t.Origin, View: engine.ViewHost},
 		{Name: factVersion, Known: true, Value: t.Version, Source: t.Path + " --version", View: engine.ViewHost},
 		{Name: factSHA256, Known: true, Value: t.SHA256, Source: t.Path, View: engine.ViewHost},
 		{Name: factOrigin, Known: true, Value: t.Origin, Source: t.Path, View: engine.ViewHost},
@@ -235,13 +324,11 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
-// image finds qemu-img.
+// image finds qemu-img: the one beside QEMU, else that in PATH.
 func (t Tool) image() (string, error) {
 	const name = "qemu-img"
-	if t.Origin == Variable {
-		if path, err := exec.LookPath(filepath.Join(filepath.Dir(t.Path), name)); err == nil {
-			return path, nil
-		}
+	if path, err := exec.LookPath(filepath.Join(filepath.Dir(t.Path), name)); err == nil {
+		return path, nil
 	}
 	return exec.LookPath(name)
 }

@@ -65,7 +65,7 @@ func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engin
 		}
 		return arm, arm.Facts(ctx), nil
 	case qemu.Kind:
-		tool, err := qemu.Locate(ctx)
+		tool, err := qemu.Locate(ctx, a.Qemu.Qemu)
 		if err != nil {
 			return nil, nil, err
 		}

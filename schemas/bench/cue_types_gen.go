@@ -1073,6 +1073,9 @@ type QEMUSettings struct {
 
 	// Memory that the QEMU process may use beside the guest's own.
 	Headroom string `json:"headroom"`
+
+	// Digest that the QEMU in use has to have; without one, the newest that the host has is used.
+	Qemu SHA256 `json:"qemu,omitempty"`
 }
 
 // FakeSettings: an arm in memory, for tests. Each knob plants one fault.
