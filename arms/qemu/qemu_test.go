@@ -191,7 +191,7 @@ func TestMethods(t *testing.T) {
 			}
 			t.Run("branch", func(t *testing.T) { place = s.branch(t, cp, place) })
 			if method == MethodLoadVM {
-				t.Run("not frozen", func(t *testing.T) { s.notFrozen(t, cp, place) })
+				t.Run("not frozen", func(t *testing.T) { place = s.notFrozen(t, cp, place) })
 			}
 			t.Run("failed load", func(t *testing.T) { s.failedLoad(t, method, cp, place) })
 		})
@@ -370,7 +370,7 @@ func (s made) branch(t *testing.T, cp engine.Checkpoint, place engine.Place) eng
 }
 
 // What was saved while its tree ran is refused: that tree runs before anybody judged it.
-func (s made) notFrozen(t *testing.T, cp engine.Checkpoint, place engine.Place) {
+func (s made) notFrozen(t *testing.T, cp engine.Checkpoint, place engine.Place) engine.Place {
 	sl := place.(*slot)
 	i := slices.IndexFunc(cp.Handle.Facts, func(f bench.Fact) bool { return f.Name == factFreezer })
 	tenancy := sl.now
@@ -400,6 +400,7 @@ func (s made) notFrozen(t *testing.T, cp engine.Checkpoint, place engine.Place) 
 	if pids, err := sl.group.Pids(); err != nil || len(pids) > 0 {
 		t.Errorf("left: %v %v", pids, err)
 	}
+	return s.restore(t, cp, place, "slot-0")
 }
 
 func hasFact(facts []bench.Fact, name, value string) bool {
