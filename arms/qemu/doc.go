@@ -14,25 +14,21 @@
 // The host has no view of a guest's kernel: mounts, processes, locks, state and
 // network are the guest's own words, read while its tree is frozen.
 //
-// # Why the method file does not use mapped-ram
+// # What is used of a newer QEMU
+//
+// The newest QEMU in PATH is used that is not older than 7.2, or the one that the
+// operator names (Variable) or the manifest pins. What its migration can do is asked
+// of it and not taken from its version; both are facts of the run.
 //
 // QEMU 9.0 and newer can write each page of memory to a place of its own in the
-// migration file (mapped-ram). The method file does not use it, also where QEMU
-// has it, but leaves the memory out of the stream (x-ignore-shared) and has it be
-// a file:
+// migration file (mapped-ram). It is used where the memory of a machine is a copy of
+// its own, which is at the dump of one that was restored by the method file (branch.go).
+// It is not the form in which the method file keeps memory: a mapped-ram file is read
+// into anonymous memory at the load, so that each restored machine reads all its used
+// memory and keeps it as its own. Our memory file is left out of the stream
+// (x-ignore-shared) and mapped copy-on-write: a restore reads no page before the guest
+// does, and siblings share all that they have not written. TestMethods shows what one
+// has of its own.
 //
-//   - A mapped-ram file is read into anonymous memory at the load: each restored
-//     machine reads all its used memory and keeps it as its own. Our memory file
-//     is mapped copy-on-write: a restore reads no page before the guest does, and
-//     siblings share all that they have not written. TestMethods
-//     shows what one has of its own.
-//   - What mapped-ram is better at, a save of bounded size while the machine runs
-//     on and a load by several threads, does not occur here: the machine is
-//     stopped at the dump, its memory is copied once, without its holes, and there
-//     is nothing to load.
-//
-// Where x-ignore-shared does not apply, memory would not be shared; the arm starts
-// every machine of this method on shared memory, so that does not occur either. A
-// QEMU without it is refused. What QEMU has of the two is asked of it when a
-// machine is provisioned, and is a fact of the run.
+// A QEMU without x-ignore-shared is refused for the method file.
 package qemu

@@ -44,7 +44,9 @@ func (t *tenancy) freezer(ctx context.Context) (string, error) {
 }
 
 // frozen reads cgroup.events (cgroup-v2.rst).
-func frozen(events []byte) bool { return slices.Contains(strings.Split(string(events), "\n"), "frozen 1") }
+func frozen(events []byte) bool {
+	return slices.Contains(strings.Split(string(events), "\n"), "frozen 1")
+}
 
 // stayed requires that the tree of a machine that was just loaded is frozen, by
 // the machine's own kernel. It waits for the guest's first answer.
