@@ -8,8 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -26,7 +25,7 @@ func ReadPinned(dir string, p bench.PinnedFile, limit int64) ([]byte, error) {
 	if !filepath.IsLocal(p.File) {
 		return nil, refused("it does not lie beside the manifest")
 	}
-	f, err := os.OpenFile(filepath.Join(dir, p.File), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(filepath.Join(dir, p.File), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	var path *os.PathError
 	if errors.As(err, &path) { // whose name is Op's, and whose folder is the caller's business
 		err = path.Err

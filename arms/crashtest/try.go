@@ -16,10 +16,10 @@ import (
 	prom "github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/sweep"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/engine/record"
 )
 

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 

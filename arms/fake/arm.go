@@ -6,7 +6,7 @@
 // Always holds: without faults it keeps the whole contract of engine.Arm, and
 // arms/armtest passes on it as on every real arm; it writes its ledger like a
 // real arm (a directory and a file in ws.Work for each slot, a directory for the
-// image); its checkpoints are real folders, sealed by arms/checkpoint, and serve
+// image); its checkpoints are real folders, sealed by engine/checkpoint, and serve
 // another arm and another run; the guest server in a slot speaks the protocol of
 // engine/guest over connections in memory; it measures time by package time
 // alone, so that it runs in a testing/synctest bubble.

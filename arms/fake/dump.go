@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 )
 
 // OpenCheckpoint implements engine.CheckpointOpener.

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/sweep"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/engine/guest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps/gate"

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 

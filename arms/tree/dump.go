@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 

@@ -1,3 +1,5 @@
+//go:build linux && !elsewhere
+
 package main
 
 import (
@@ -12,11 +14,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/image"
 	"github.com/drumsbench/drumsbench/arms/oci"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )

@@ -5,13 +5,12 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps"
 )
@@ -148,7 +147,7 @@ func compiledPlan(m bench.Manifest, reset string) (bench.SHA256, error) {
 func writeComparisons(folder string, c bench.Comparisons) error {
 	data, err := canonical.JSON(c)
 	if err == nil {
-		err = renameio.WriteFile(filepath.Join(folder, comparisonFile), append(data, '\n'), 0o644)
+		err = wholefile.Write(filepath.Join(folder, comparisonFile), append(data, '\n'), 0o644)
 	}
 	if err != nil {
 		return &engine.Error{Op: "write comparison", Err: err}

@@ -8,14 +8,13 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/register"
+	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -81,7 +80,7 @@ func (c judgeCmd) Run(ctx context.Context, g *globals) error {
 	if c.Write {
 		data, err := canonical.JSON(result)
 		if err == nil {
-			err = renameio.WriteFile(filepath.Join(c.Runs[0], judgementFile), append(data, '\n'), 0o644)
+			err = wholefile.Write(filepath.Join(c.Runs[0], judgementFile), append(data, '\n'), 0o644)
 		}
 		if err != nil {
 			return &engine.Error{Op: "write judgement", Err: err}

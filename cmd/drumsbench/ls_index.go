@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/gob"
 	"encoding/json"
 	"errors"
@@ -8,13 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
-
-	"github.com/google/renameio/v2"
 
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/register"
 	site "github.com/drumsbench/drumsbench/engine/report"
+	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -78,7 +77,7 @@ func (x *runIndex) look(dir string) (r listedRun, known bool, err error) {
 	now := identityOf(info)
 	if was, had := x.runs[full]; had {
 		now.Line = was.Line
-		if was == now {
+		if was == now && now.Ino != 0 {
 			x.seen[full] = true
 			return was.Line, true, nil
 		}
@@ -93,14 +92,6 @@ func (x *runIndex) look(dir string) (r listedRun, known bool, err error) {
 	now.Line = lineOf(full, data)
 	x.runs[full], x.seen[full], x.changed = now, true, true
 	return now.Line, true, nil
-}
-
-func identityOf(info fs.FileInfo) indexedRun {
-	x := indexedRun{Size: info.Size(), Mtime: info.ModTime().UnixNano()}
-	if s, ok := info.Sys().(*syscall.Stat_t); ok {
-		x.Dev, x.Ino, x.Ctime = uint64(s.Dev), s.Ino, s.Ctim.Nano() //nolint:unconvert // not the same type everywhere
-	}
-	return x
 }
 
 // lineOf makes a record's line; of the record only what the line needs is decoded.
@@ -174,14 +165,10 @@ func (x *runIndex) save(folders []string) error {
 	if err := os.MkdirAll(filepath.Dir(x.path), 0o755); err != nil {
 		return err
 	}
-	f, err := renameio.NewPendingFile(x.path, renameio.WithPermissions(0o644))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Cleanup() }() // nothing is left after it was put in place
-	e := gob.NewEncoder(f)
+	var data bytes.Buffer
+	e := gob.NewEncoder(&data)
 	if err := errors.Join(e.Encode(indexForm), e.Encode(x.runs), e.Encode(x.judged)); err != nil {
 		return err
 	}
-	return f.CloseAtomicallyReplace()
+	return wholefile.Write(x.path, data.Bytes(), 0o644)
 }

@@ -128,6 +128,9 @@ func parse(c *cli, args []string) (command *kong.Context, err error) {
 	command, err = parser.Parse(args)
 	var wrong *kong.ParseError
 	if errors.As(err, &wrong) {
+		if err := elsewhere(wrong.Context); err != nil { // the stand-in of a command has none of its flags
+			return nil, err
+		}
 		name := "drumsbench"
 		if wrong.Context != nil {
 			name = strings.TrimSpace(name + " " + plainCommand(wrong.Context))

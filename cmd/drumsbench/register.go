@@ -10,10 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/register"
+	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -120,7 +119,7 @@ func writeNew(file string, data []byte) error {
 	}
 	err = os.MkdirAll(filepath.Dir(file), 0o755)
 	if err == nil {
-		err = renameio.WriteFile(file, data, 0o644)
+		err = wholefile.Write(file, data, 0o644)
 	}
 	if err != nil {
 		return &engine.Error{Op: "write registration", Err: err}
@@ -170,33 +169,4 @@ func readRegistrations(files []string) (list []register.Registered, err error) {
 		list = append(list, r)
 	}
 	return list, nil
-}
-
-// registered is the registration that a run is to belong to, if the run is of it; nil without one.
-func (c *runCmd) registered(m bench.Manifest) (*register.Registered, error) {
-	if c.Registration == "" {
-		return nil, nil
-	}
-	if c.FromCheckpoint != "" {
-		return nil, usage("a registered experiment makes its own checkpoints: leave out --from-checkpoint")
-	}
-	if len(c.Arm)+len(c.Reset) > 0 {
-		return nil, &engine.Error{Op: "run registered experiment", Err: usage("--arm and --reset are not for a registered experiment, which runs whole and in its order"),
-			Hint: "leave them out, or register a manifest that has only these arms and resets"}
-	}
-	r, err := register.Read(c.Registration)
-	if err != nil {
-		return nil, err
-	}
-	program, err := engineVersion()
-	if err != nil {
-		return nil, err
-	}
-	if err := r.Admit(m, program); err != nil {
-		return nil, err
-	}
-	if now := bench.Time(time.Now().UTC().Format(time.RFC3339Nano)); !register.Before(r.Time, now) {
-		return nil, &engine.Error{Op: "run registered experiment", Err: fmt.Errorf("%w: it was registered at %s, which is not before now", engine.ErrRefused, r.Time), Hint: "set the host's clock"}
-	}
-	return &r, nil
 }

@@ -1,3 +1,5 @@
+//go:build linux && !elsewhere
+
 package main
 
 import (
@@ -226,6 +228,35 @@ func (c *runCmd) checkpoint(m bench.Manifest) (*bench.CheckpointParams, error) {
 	}
 	params, err := fromCheckpoint(cp, m)
 	return &params, err
+}
+
+// registered is the registration that a run is to belong to, if the run is of it; nil without one.
+func (c *runCmd) registered(m bench.Manifest) (*register.Registered, error) {
+	if c.Registration == "" {
+		return nil, nil
+	}
+	if c.FromCheckpoint != "" {
+		return nil, usage("a registered experiment makes its own checkpoints: leave out --from-checkpoint")
+	}
+	if len(c.Arm)+len(c.Reset) > 0 {
+		return nil, &engine.Error{Op: "run registered experiment", Err: usage("--arm and --reset are not for a registered experiment, which runs whole and in its order"),
+			Hint: "leave them out, or register a manifest that has only these arms and resets"}
+	}
+	r, err := register.Read(c.Registration)
+	if err != nil {
+		return nil, err
+	}
+	program, err := engineVersion()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.Admit(m, program); err != nil {
+		return nil, err
+	}
+	if now := bench.Time(time.Now().UTC().Format(time.RFC3339Nano)); !register.Before(r.Time, now) {
+		return nil, &engine.Error{Op: "run registered experiment", Err: fmt.Errorf("%w: it was registered at %s, which is not before now", engine.ErrRefused, r.Time), Hint: "set the host's clock"}
+	}
+	return &r, nil
 }
 
 // choose is what the manifest has, or those of it that were asked for.

@@ -1,3 +1,5 @@
+//go:build linux && !elsewhere
+
 package main
 
 import (
@@ -11,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -73,19 +75,6 @@ func (c slotProvisionCmd) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	return makeSlot(ctx, g, "provision", c.Name, m.Manifest, kind, plan, c.KeepOnFailure)
-}
-
-// loadDeclared loads a manifest that declares this program's schema.
-func loadDeclared(path string, tags []string) (compile.Loaded, error) {
-	m, err := compile.Load(compile.Options{Path: path, Tags: tags})
-	if err != nil {
-		return m, err
-	}
-	if _, ok := m.SchemaVersion.Get(); !ok {
-		return m, &engine.Error{Op: "load " + path, Err: fmt.Errorf("%w: %s", engine.ErrUnknown, m.SchemaVersion.Reason()),
-			Hint: "declare the schema of this program, or take it with: drumsbench schema vendor"}
-	}
-	return m, nil
 }
 
 // oneArm is the arm that was asked for, or the only one that there is.

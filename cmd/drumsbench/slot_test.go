@@ -1,3 +1,5 @@
+//go:build linux && !elsewhere
+
 package main
 
 import (
@@ -18,9 +20,9 @@ import (
 
 	"github.com/gofrs/flock"
 
-	"github.com/drumsbench/drumsbench/arms/checkpoint"
 	"github.com/drumsbench/drumsbench/arms/hostview"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas"
 	"github.com/drumsbench/drumsbench/schemas/bench"

@@ -40,11 +40,18 @@ func (versionCmd) Run(_ context.Context, g *globals) error {
 	return printText(g.Stdout, fmt.Sprintf("drumsbench %s\nsha256     %s\ngo         %s\nschema     %s\n", v.Version, v.Sha256, v.Go, v.Schema))
 }
 
-// engineVersion says which program this is. The file is read once and through
-// /proc/self/exe, which is the file that is running even if another one has
-// since taken its name.
+// engineVersion says which program this is. The file is read once; on Linux through
+// /proc/self/exe, which is the file that is running even if another one has since
+// taken its name.
 var engineVersion = sync.OnceValues(func() (bench.EngineVersion, error) {
-	data, err := os.ReadFile("/proc/self/exe")
+	path, err := "/proc/self/exe", error(nil)
+	if runtime.GOOS != "linux" {
+		path, err = os.Executable()
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
 	if err != nil {
 		return bench.EngineVersion{}, &engine.Error{Op: "read own program", Err: fmt.Errorf("%w: %w", engine.ErrUnknown, err)}
 	}

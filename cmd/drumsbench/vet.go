@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -74,4 +75,17 @@ func (c vetCmd) Run(_ context.Context, g *globals) error {
 		}
 	}
 	return printText(g.Stdout, b.String())
+}
+
+// loadDeclared loads a manifest that declares this program's schema.
+func loadDeclared(path string, tags []string) (compile.Loaded, error) {
+	m, err := compile.Load(compile.Options{Path: path, Tags: tags})
+	if err != nil {
+		return m, err
+	}
+	if _, ok := m.SchemaVersion.Get(); !ok {
+		return m, &engine.Error{Op: "load " + path, Err: fmt.Errorf("%w: %s", engine.ErrUnknown, m.SchemaVersion.Reason()),
+			Hint: "declare the schema of this program, or take it with: drumsbench schema vendor"}
+	}
+	return m, nil
 }

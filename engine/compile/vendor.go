@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 
 	"cuelang.org/go/mod/modfile"
-	"github.com/google/renameio/v2"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas"
 )
 
@@ -46,7 +46,7 @@ func Vendor(dir string) (root string, written []string, err error) {
 			err = os.MkdirAll(filepath.Join(root, "cue.mod"), 0o755)
 		}
 		if err == nil {
-			err = renameio.WriteFile(filepath.Join(root, name), data, 0o644)
+			err = wholefile.Write(filepath.Join(root, name), data, 0o644)
 		}
 		if err != nil {
 			return "", nil, &engine.Error{Op: "make module", Err: err}
@@ -70,7 +70,7 @@ func Vendor(dir string) (root string, written []string, err error) {
 	if err := vendorSchema(filepath.Join(root, vendorFolder)); err != nil {
 		return "", nil, &engine.Error{Op: "vendor schema", Err: err}
 	}
-	if err := renameio.WriteFile(filepath.Join(root, "cue.mod/local-module.cue"), local, 0o644); err != nil {
+	if err := wholefile.Write(filepath.Join(root, "cue.mod/local-module.cue"), local, 0o644); err != nil {
 		return "", nil, &engine.Error{Op: "write local-module.cue", Err: err}
 	}
 	written = append(written, vendorFolder, "cue.mod/local-module.cue")

@@ -25,12 +25,12 @@ import (
 	"path/filepath"
 
 	"github.com/gofrs/flock"
-	"github.com/google/renameio/v2"
 	"github.com/hashicorp/go-multierror"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compile"
+	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -185,7 +185,7 @@ func (d *Dir) write(definition, name string, v any) (bench.SHA256, error) {
 }
 
 func (d *Dir) put(name string, data []byte) error {
-	if err := renameio.WriteFile(filepath.Join(d.Path, name), data, 0o644, renameio.WithTempDir(d.Path)); err != nil {
+	if err := wholefile.Write(filepath.Join(d.Path, name), data, 0o644); err != nil {
 		return &engine.Error{Op: "write " + name, Err: err}
 	}
 	return nil

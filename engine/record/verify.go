@@ -64,7 +64,7 @@ type Sealed struct {
 //     name, the arm, the engine's version, tags and declared differences;
 //   - a chain that was written anew from some line on together with the record:
 //     keep the digest of the last line elsewhere;
-//   - files of checkpoints, which their handles name: see arms/checkpoint.
+//   - files of checkpoints, which their handles name: see engine/checkpoint.
 //
 // The run is taken for one of this program's; see [VerifyAs]. The error says that
 // the directory could not be read.

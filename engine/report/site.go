@@ -16,12 +16,11 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/register"
+	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -280,7 +279,7 @@ func (w writer) file(name string, data []byte) error {
 	path := filepath.Join(w.dir, name)
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
-		err = renameio.WriteFile(path, data, 0o644, renameio.WithTempDir(filepath.Dir(path)))
+		err = wholefile.Write(path, data, 0o644)
 	}
 	if err != nil {
 		return &engine.Error{Op: "write report", Err: err}

@@ -12,20 +12,16 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
-	"strconv"
-
-	"github.com/google/renameio/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -63,7 +59,7 @@ func Seal(ctx context.Context, dir string, h bench.Checkpoint) (engine.Checkpoin
 	if err != nil {
 		return engine.Checkpoint{}, &engine.Error{Op: "seal checkpoint", Err: err}
 	}
-	if err := renameio.WriteFile(filepath.Join(dir, HandleFile), append(b, '\n'), 0o600, renameio.WithTempDir(dir)); err != nil {
+	if err := wholefile.Write(filepath.Join(dir, HandleFile), append(b, '\n'), 0o600); err != nil {
 		return engine.Checkpoint{}, &engine.Error{Op: "seal checkpoint", Err: err}
 	}
 	return engine.Checkpoint{Dir: dir, Handle: h}, nil
@@ -96,11 +92,10 @@ func Verify(ctx context.Context, cp engine.Checkpoint) (hashed int, err error) {
 }
 
 func seal(path string) (bench.SealedFile, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	f, err := openSealed(path)
 	if err != nil {
-		return bench.SealedFile{}, &fs.PathError{Op: "open", Path: path, Err: err}
+		return bench.SealedFile{}, err
 	}
-	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
@@ -110,21 +105,6 @@ func seal(path string) (bench.SealedFile, error) {
 	id, err := identify(path)
 	id.Sha256 = bench.SHA256(hex.EncodeToString(h.Sum(nil)))
 	return id, err
-}
-
-func identify(path string) (bench.SealedFile, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return bench.SealedFile{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return bench.SealedFile{}, errors.New("is not a regular file")
-	}
-	n := func(v int64) bench.Int64 { return bench.Int64(strconv.FormatInt(v, 10)) }
-	return bench.SealedFile{
-		Size: n(st.Size), Dev: bench.Int64(strconv.FormatUint(uint64(st.Dev), 10)), Ino: bench.Int64(strconv.FormatUint(st.Ino, 10)),
-		Mtime: n(st.Mtim.Nano()), Ctime: n(st.Ctim.Nano()),
-	}, nil
 }
 
 // Compatible requires that each named fact of the handle equals the one of this

@@ -1,0 +1,36 @@
+package checkpoint
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// openSealed opens a file of a checkpoint. A link is not followed, and a FIFO does not hold it up.
+func openSealed(path string) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func identify(path string) (bench.SealedFile, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return bench.SealedFile{}, &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return bench.SealedFile{}, errors.New("is not a regular file")
+	}
+	n := func(v int64) bench.Int64 { return bench.Int64(strconv.FormatInt(v, 10)) }
+	return bench.SealedFile{
+		Size: n(st.Size), Dev: bench.Int64(strconv.FormatUint(uint64(st.Dev), 10)), Ino: bench.Int64(strconv.FormatUint(st.Ino, 10)),
+		Mtime: n(st.Mtim.Nano()), Ctime: n(st.Ctim.Nano()),
+	}, nil
+}
