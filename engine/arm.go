@@ -143,6 +143,8 @@ const (
 	AspectCPU Aspect = "cpu"
 	// AspectStorage is what the slot's own layer or disk takes of the host's disk.
 	AspectStorage Aspect = "storage"
+	// AspectObjects is what the slot's processes hold of the host's kernel and could share with another slot's.
+	AspectObjects Aspect = "objects"
 )
 
 // Observation is what an arm read of a slot.
@@ -160,6 +162,31 @@ type Observation struct {
 	CPU        Reading[time.Duration]
 	// Storage in bytes of blocks that are allocated.
 	Storage Reading[int64]
+	Objects Reading[[]Object]
+}
+
+// ObjectKind is a kind of kernel object.
+type ObjectKind string
+
+// The kinds of objects that slots are audited for. A writable file is a regular one that is open for writing or
+// mapped shared and writable. A device is shared by whoever has its number open; a terminal, by its own devpts.
+const (
+	ObjectProcess   ObjectKind = "process"
+	ObjectNamespace ObjectKind = "namespace"
+	ObjectPipe      ObjectKind = "pipe"
+	ObjectSocket    ObjectKind = "socket"
+	ObjectEventFD   ObjectKind = "eventfd"
+	ObjectLock      ObjectKind = "lock"
+	ObjectFile      ObjectKind = "writable file"
+	ObjectDevice    ObjectKind = "device"
+)
+
+// Object is one kernel object that a process of the slot holds. Two slots share it where kind and ID are equal: an ID is
+// the kernel's own number for the object, never a name.
+type Object struct {
+	Kind   ObjectKind
+	ID     string
+	Holder string
 }
 
 // Memory is what a slot takes of the host's memory, in bytes, as bench.Memory says.

@@ -146,6 +146,10 @@ type StepSpec struct {
 	Warmup bool
 	// Control: who acts in a control rollout, "none" or "oracle"; empty for others.
 	Control string
+	// Branch that the rollout is; empty for none.
+	Branch string
+	// Round of a task that branches; nil outside of one.
+	Round *int64
 	// Release steps run whatever happened.
 	Release bool
 	// Optional: the verdict may be not_applicable where the arm declares it.
@@ -210,6 +214,10 @@ func (b *Builder) add(s StepSpec, out reflect.Type, in []Input) int {
 	if s.Rollout != nil {
 		own := *s.Rollout // the caller may count on with its own
 		s.Rollout = &own
+	}
+	if s.Round != nil {
+		own := *s.Round
+		s.Round = &own
 	}
 	b.specs = append(b.specs, s)
 	b.params = append(b.params, b.canonical(s))
@@ -379,7 +387,7 @@ func (b *Builder) Build(workload bench.SHA256, reset string) (*Plan, error) {
 	for i, s := range b.specs {
 		p.Steps[i] = bench.Step{
 			Id: s.ID, Kind: s.Kind, Params: b.params[i], Needs: b.edges[i], Window: s.Window, Deadline: FormatDuration(s.Deadline),
-			Rollout: s.Rollout, Slot: s.Slot, Warmup: s.Warmup, Control: s.Control, Release: s.Release, Optional: s.Optional,
+			Rollout: s.Rollout, Slot: s.Slot, Warmup: s.Warmup, Control: s.Control, Branch: bench.Name(s.Branch), Round: s.Round, Release: s.Release, Optional: s.Optional,
 		}
 	}
 	p.link()

@@ -34,6 +34,8 @@ func Unobserved(view bench.View, aspects []Aspect, why string) (o Observation) {
 			o.CPU = Unknown[time.Duration](why, view)
 		case AspectStorage:
 			o.Storage = Unknown[int64](why, view)
+		case AspectObjects:
+			o.Objects = Unknown[[]Object](why, view)
 		}
 	}
 	return o

@@ -28,5 +28,27 @@ type Score struct {
 	Closure map[string]string
 }
 
+// Witness is what the witness commands of a branching task printed, one text a command.
+type Witness []string
+
+// Identity is what makes a slot one of its own, by name: "" is a thing that the slot does not have. Residue are
+// things that are known to be the same in every slot from one checkpoint.
+type Identity struct {
+	Slot           string
+	Parts, Residue map[string]Reading[string]
+}
+
+// Audited is what slots that run at the same time share of the host's kernel; what they share by their nature, such
+// as /dev/null, included.
+type Audited []Shared
+
+// Shared is one object that two slots hold.
+type Shared struct {
+	Kind ObjectKind
+	ID   string
+	// Slots and holders, in the order of the slots.
+	Slots, Holders []string
+}
+
 // Released says that a resource was taken away and its absence read back.
 type Released struct{}

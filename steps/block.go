@@ -84,6 +84,8 @@ type wiring struct {
 	late bool
 	// dropping: the page cache is emptied before each reset.
 	dropping bool
+	// branch is what the rounds of a task that branches restore and are judged by; nil where there is no checkpoint.
+	branch *branchPoint
 	// looked says that a rollout's screen waits for a person already.
 	looked bool
 	// ends are the last gates of all rollouts.
@@ -153,6 +155,9 @@ func (w *wiring) prepare(at At, slot engine.Promise[engine.Slot], setup bool, af
 	commands := []bench.Command{}
 	if setup {
 		commands = nonNil(w.m.Task.Setup)
+		if at.Branch != "" { // a cold branch
+			commands = append(slices.Clip(commands), w.m.Task.Branching.Prefix...)
+		}
 	}
 	return Prepare(w.b, at.step("prepare"), slot, bench.PrepareParams{Port: w.port(), Setup: commands, Canary: w.m.Canary}, after...)
 }
@@ -174,16 +179,29 @@ func (w *wiring) readiness(at At, slot engine.Promise[engine.Slot], after ...eng
 }
 
 // places are where slots are: those at the same time, and those of the pool.
-func (w *wiring) places() int64 { return w.m.Experiment.Slots + w.m.Experiment.Pool }
+// Of a task that branches, each branch has one.
+func (w *wiring) places() int64 {
+	if b := w.m.Task.Branching; b != nil && w.branch != nil {
+		return int64(len(b.Branches))
+	}
+	return w.m.Experiment.Slots + w.m.Experiment.Pool
+}
 
 func (w *wiring) restore() {
 	w.late = w.m.Experiment.Reuse == "none"
+	if w.m.Task.Branching != nil {
+		w.branch = &branchPoint{}
+	}
 	// The slot that is dumped.
 	at := At{ID: "base/provision", Slot: slotName(0)}
 	slot := w.provision(at, slotName(0), engine.Promise[engine.Place]{})
 	prepared, _ := w.fresh(at, slot)
-	dumped, complete := w.dump(at, slot, engine.After(prepared))
+	held := []engine.Input{engine.After(prepared)}
 	w.last = make([]engine.Promise[engine.Place], w.places())
+	if w.m.Task.Branching != nil {
+		held = append(held, w.coldPair(slot, held...))
+	}
+	dumped, complete := w.dump(at, slot, held...)
 	w.last[0] = engine.Second(dumped)
 	w.resets(engine.First(dumped), complete)
 }
@@ -205,6 +223,9 @@ func (w *wiring) resets(cp engine.Promise[engine.Checkpoint], complete engine.Pr
 	ended := make([]engine.Input, len(w.last))
 	for k := range ended {
 		ended[k] = engine.After(complete)
+	}
+	if w.branch != nil {
+		w.branch.task = cp
 	}
 	w.rollouts(func(at At, k int, take *taking) (engine.Promise[engine.Slot], engine.Promise[engine.Canary], []engine.Input) {
 		slot, planted := w.reset(at, cp, w.last[k], take, ended[k])
@@ -229,13 +250,13 @@ func (w *wiring) take(t *taking, at *At, slot engine.Promise[engine.Slot], ready
 
 // reset restores a checkpoint, judges the stopped tree, lets it run, judges it
 // again and makes it this slot's own; take is nil without a pool.
-func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine.Promise[engine.Place], take *taking, after engine.Input) (engine.Promise[engine.Slot], engine.Promise[engine.Canary]) {
+func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine.Promise[engine.Place], take *taking, after ...engine.Input) (engine.Promise[engine.Slot], engine.Promise[engine.Canary]) {
 	if w.dropping {
-		after = engine.After(DropCache(w.b, at.step("drop-cache"), w.root, cp, place, after))
+		after = []engine.Input{engine.After(DropCache(w.b, at.step("drop-cache"), w.root, cp, place, after...))}
 	}
 	stopped := Restore(w.b, at.step("restore"), w.root, cp, place, bench.RestoreParams{
 		Slot: bench.Name(at.Slot), Resources: w.m.Resources, Policy: w.policy(), Exclude: w.exclude(),
-	}, after)
+	}, after...)
 	judged := []engine.Input{}
 	for _, p := range []bench.GateParams{
 		{Gate: gate.Locks}, {Gate: gate.Mounts}, {Gate: gate.Limits, Resources: &w.m.Resources},
@@ -251,8 +272,8 @@ func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine
 	if take != nil {
 		judged = []engine.Input{w.take(take, &at, slot, judged...)}
 	}
-	planted := Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary}, judged...)
-	if w.late {
+	planted := Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary, Identity: at.Branch != ""}, judged...)
+	if w.late && at.Branch == "" { // a branch has its trunk's
 		planted = w.prepare(at, slot, true, engine.After(planted))
 	}
 	return slot, planted
@@ -286,6 +307,57 @@ func (w *wiring) together(slots []engine.Promise[engine.Slot], after []engine.In
 		Port: w.port(), Isolation: *w.sweep.Isolation, Home: bench.GuestPath(w.m.Guest.Home), Clipboard: w.m.Guest.Display != nil}, engine.After(read))
 }
 
+// begun is a rollout whose slot is usable.
+type begun struct {
+	at       At
+	k        int
+	slot     engine.Promise[engine.Slot]
+	planted  engine.Promise[engine.Canary]
+	gates    []engine.Input
+	measured engine.Promise[engine.Measured]
+}
+
+// begun measures a slot that has become usable; at is out of its window then.
+func (w *wiring) begun(at At, k int, slot engine.Promise[engine.Slot], planted engine.Promise[engine.Canary], gates []engine.Input) begun {
+	at.Window = ""
+	gates = append(gates, engine.After(planted))
+	return begun{at, k, slot, planted, gates, Measure(w.b, at.step("measure"), slot, gates...)}
+}
+
+// before takes a rollout to the score before its act.
+func (w *wiring) before(r begun, policy bench.Policy, held ...engine.Input) engine.Promise[engine.Score] {
+	at, slot := r.at, r.slot
+	gates := append(slices.Clip(r.gates), held...)
+	inspected := Inspect(w.b, at.step("inspect"), slot, bench.InspectParams{Port: w.port(), Display: w.m.Guest.Display}, append(gates, engine.After(r.measured))...)
+	gates = append(gates, engine.After(inspected))
+	if w.looks(at) {
+		gates = append(gates, engine.After(GateSlot(w.b, at.step("gate-look"), slot, bench.GateParams{Gate: gate.Look, Port: w.port(), Review: w.m.Review}, gates...)))
+	}
+	before := Evaluate(w.b, at.step("evaluate-before"), slot, w.first, w.evaluate("before", policy), gates...)
+	if len(w.ends) == 0 { // the first rollout, which all others wait for
+		w.first = before
+	}
+	return before
+}
+
+// acted has somebody act between two evaluations.
+func (w *wiring) acted(r begun, policy bench.Policy, act bench.ActParams, judge bench.EvaluateParams, held ...engine.Input) (acted engine.Promise[engine.Acted], after engine.Promise[engine.Score]) {
+	before := w.before(r, policy, held...)
+	acted = Act(w.b, r.at.step("act"), r.slot, act, engine.After(before))
+	return acted, Evaluate(w.b, r.at.step("evaluate-after"), r.slot, before, judge, engine.After(acted))
+}
+
+// canary judges that a rollout's canary is its own still.
+func (w *wiring) canary(at At, slot engine.Promise[engine.Slot], planted engine.Promise[engine.Canary], after ...engine.Input) engine.Promise[engine.Judged] {
+	return GateCanary(w.b, at.step("gate-canary"), slot, planted, bench.GateParams{Gate: gate.Canary, Port: w.port(), Canary: &w.m.Canary}, after...)
+}
+
+// ended notes the last step of a rollout: the slot is its place's next one's.
+func (w *wiring) ended(k int, slot engine.Promise[engine.Slot], last engine.Promised) {
+	w.last[k] = engine.AsPlace(slot)
+	w.ends = append(w.ends, engine.After(last))
+}
+
 // Controls are who acts in the rollouts before all others.
 var Controls = []string{"none", "oracle"}
 
@@ -295,37 +367,15 @@ func (w *wiring) rollouts(
 	end func(k int, e engine.Input),
 ) {
 	e := w.m.Experiment
-	type begun struct {
-		at       At
-		k        int
-		slot     engine.Promise[engine.Slot]
-		planted  engine.Promise[engine.Canary]
-		gates    []engine.Input
-		measured engine.Promise[engine.Measured]
-	}
 	begin := func(at At, k int, take *taking) begun {
 		slot, planted, gates := start(at, k, take)
-		at.Window = ""
-		gates = append(gates, engine.After(planted))
-		return begun{at, k, slot, planted, gates, Measure(w.b, at.step("measure"), slot, gates...)}
+		return w.begun(at, k, slot, planted, gates)
 	}
 	finish := func(r begun, policy bench.Policy, seed int64, held ...engine.Input) engine.Input {
-		at, k, slot, planted, measured := r.at, r.k, r.slot, r.planted, r.measured
-		gates := append(slices.Clip(r.gates), held...)
-		inspected := Inspect(w.b, at.step("inspect"), slot, bench.InspectParams{Port: w.port(), Display: w.m.Guest.Display}, append(gates, engine.After(measured))...)
-		gates = append(gates, engine.After(inspected))
-		if w.looks(at) {
-			gates = append(gates, engine.After(GateSlot(w.b, at.step("gate-look"), slot, bench.GateParams{Gate: gate.Look, Port: w.port(), Review: w.m.Review}, gates...)))
-		}
-		before := Evaluate(w.b, at.step("evaluate-before"), slot, w.first, w.evaluate("before", policy), gates...)
-		if len(w.ends) == 0 { // the first rollout, which all others wait for
-			w.first = before
-		}
-		acted := Act(w.b, at.step("act"), slot, w.act(policy, seed), engine.After(before))
-		after := Evaluate(w.b, at.step("evaluate-after"), slot, before, w.evaluate("after", policy), engine.After(acted))
-		canary := GateCanary(w.b, at.step("gate-canary"), slot, planted, bench.GateParams{Gate: gate.Canary, Port: w.port(), Canary: &w.m.Canary}, engine.After(after))
-		w.last[k] = engine.AsPlace(slot)
-		w.ends = append(w.ends, engine.After(canary))
+		at, k, slot, planted := r.at, r.k, r.slot, r.planted
+		_, after := w.acted(r, policy, w.act(policy, seed), w.evaluate("after", policy), held...)
+		canary := w.canary(at, slot, planted, engine.After(after))
+		w.ended(k, slot, canary)
 		return engine.After(canary)
 	}
 	rollout := func(at At, k int, take *taking, policy bench.Policy, seed int64) engine.Input {
@@ -343,6 +393,14 @@ func (w *wiring) rollouts(
 		for k := range w.last { // no slot begins before the task has proved itself
 			end(k, controlled)
 		}
+	}
+	if w.m.Task.Branching != nil {
+		if w.branch != nil {
+			w.rounds(next, end)
+		} else {
+			w.coldRounds(next, begin, end)
+		}
+		return
 	}
 	if w.sweep != nil {
 		var all []begun

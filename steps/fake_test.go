@@ -106,8 +106,20 @@ func executeIn(t *testing.T, arm engine.Arm, m bench.Manifest, reset string, int
 	return executePlan(t, arm, m, plan(t, m, reset), interrupt, folder, nil)
 }
 
+// executeBranches runs a manifest that branches, with a program that holds canaries.
+func executeBranches(t *testing.T, arm engine.Arm, m bench.Manifest, reset, canary string, parallel int) ran {
+	t.Helper()
+	return executeWorkspace(t, arm, m, plan(t, m, reset), 0, parallel, func(ws *engine.Workspace) { ws.Canary = canary })
+}
+
 // executePlan runs a plan of the manifest, with somebody who measures the host.
 func executePlan(t *testing.T, arm engine.Arm, m bench.Manifest, p *engine.Plan, interrupt time.Duration, folder string, prober engine.HostProber) (r ran) {
+	t.Helper()
+	return executeWorkspace(t, arm, m, p, interrupt, 4, func(ws *engine.Workspace) { ws.Manifest, ws.Prober = folder, prober })
+}
+
+// executeWorkspace runs a plan of the manifest in a workspace that set completes.
+func executeWorkspace(t *testing.T, arm engine.Arm, m bench.Manifest, p *engine.Plan, interrupt time.Duration, parallel int, set func(*engine.Workspace)) (r ran) {
 	t.Helper()
 	r.plan = p
 	base := t.TempDir()
@@ -122,7 +134,8 @@ func executePlan(t *testing.T, arm engine.Arm, m bench.Manifest, p *engine.Plan,
 	if err != nil {
 		t.Fatal(err)
 	}
-	ws := &engine.Workspace{Run: dir.Path, Work: work, State: state, ID: "0123456789ab", Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler), Manifest: folder, Prober: prober, Cache: pages}
+	ws := &engine.Workspace{Run: dir.Path, Work: work, State: state, ID: "0123456789ab", Ledger: dir.Ledger, Evidence: dir.Evidence, Log: slog.New(slog.DiscardHandler), Cache: pages}
+	set(ws)
 	r.dir = dir.Path
 	if err := ws.MakeWork(); err != nil {
 		t.Fatal(err)
@@ -136,7 +149,7 @@ func executePlan(t *testing.T, arm engine.Arm, m bench.Manifest, p *engine.Plan,
 		case interrupt > 0:
 			defer time.AfterFunc(interrupt, cancel).Stop()
 		}
-		e := engine.Executor{Plan: r.plan, Bindings: Bindings(), Arm: arm, Workspace: ws, Sink: dir.Events, Grace: grace, Parallel: 4}
+		e := engine.Executor{Plan: r.plan, Bindings: Bindings(), Arm: arm, Workspace: ws, Sink: dir.Events, Grace: grace, Parallel: parallel}
 		var err error
 		if r.result, err = e.Run(ctx); err != nil {
 			t.Errorf("run: %v", err)

@@ -162,6 +162,22 @@ var gates = map[string]func(context.Context, *engine.Exec, bench.GateParams) (en
 		c := dial(engine.In[engine.Slot](x, 0), p.Port)
 		return judgeCanary(ctx, c, string(p.Canary.File), string(engine.In[engine.Canary](x, 1))), nil
 	},
+	gate.Audit: func(_ context.Context, x *engine.Exec, _ bench.GateParams) (engine.Judgement, error) {
+		return gate.JudgeAudit(engine.In[engine.Audited](x, 0), engine.In[engine.Audited](x, 1)), nil
+	},
+	gate.Carried: func(_ context.Context, x *engine.Exec, _ bench.GateParams) (engine.Judgement, error) {
+		return gate.JudgeCarried(engine.In[engine.Witness](x, 0), engine.In[engine.Witness](x, 1), engine.In[engine.Witness](x, 2)), nil
+	},
+	gate.Hygiene: func(_ context.Context, x *engine.Exec, _ bench.GateParams) (engine.Judgement, error) {
+		return gate.JudgeHygiene(inputs[engine.Identity](x, 0)), nil
+	},
+	gate.Diverged: func(_ context.Context, x *engine.Exec, p bench.GateParams) (engine.Judgement, error) {
+		return gate.JudgeDiverged(p.Branches, engine.In[engine.Witness](x, 0), inputs[engine.Witness](x, 1)), nil
+	},
+	gate.Parent: func(ctx context.Context, x *engine.Exec, _ bench.GateParams) (engine.Judgement, error) {
+		cp := engine.In[engine.Checkpoint](x, 0)
+		return gate.JudgeParent(cp.Handle.Files, digests(ctx, cp)), nil
+	},
 }
 
 func observe(ctx context.Context, x *engine.Exec, a engine.Aspect) engine.Observation {

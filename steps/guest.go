@@ -23,22 +23,28 @@ func dial(slot engine.Slot, port int64) *guest.Client {
 
 // command runs one command in the guest and requires the exit status that it names. Its output is evidence.
 func command(ctx context.Context, x *engine.Exec, c *guest.Client, name string, cmd bench.Command) error {
+	_, err := runCommand(ctx, x, c, name, cmd)
+	return err
+}
+
+// runCommand is command, and what it printed.
+func runCommand(ctx context.Context, x *engine.Exec, c *guest.Client, name string, cmd bench.Command) (guest.Result, error) {
 	r, err := c.Execute(ctx, cmd.Exec, duration(string(cmd.Timeout)))
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return r, fmt.Errorf("%s: %w", name, err)
 	}
 	if err := keepOutput(x, name, r); err != nil {
-		return err
+		return r, err
 	}
 	switch {
 	case r.TimedOut:
-		return &engine.Error{Op: name, Err: fmt.Errorf("%w after %s: %s", engine.ErrDeadline, cmd.Timeout, words(cmd.Exec))}
+		return r, &engine.Error{Op: name, Err: fmt.Errorf("%w after %s: %s", engine.ErrDeadline, cmd.Timeout, words(cmd.Exec))}
 	case r.Signalled:
-		return &engine.Error{Op: name, Err: fmt.Errorf("%s was ended by a signal: %s", words(cmd.Exec), tail(r.Stderr))}
+		return r, &engine.Error{Op: name, Err: fmt.Errorf("%s was ended by a signal: %s", words(cmd.Exec), tail(r.Stderr))}
 	case int64(r.Exit) != cmd.Exit:
-		return &engine.Error{Op: name, Err: fmt.Errorf("%s exited with %d, not %d: %s", words(cmd.Exec), r.Exit, cmd.Exit, tail(r.Stderr))}
+		return r, &engine.Error{Op: name, Err: fmt.Errorf("%s exited with %d, not %d: %s", words(cmd.Exec), r.Exit, cmd.Exit, tail(r.Stderr))}
 	}
-	return nil
+	return r, nil
 }
 
 func keepOutput(x *engine.Exec, name string, r guest.Result) error {
@@ -231,6 +237,11 @@ var bindReseed = engine.Bind(KindReseed, func(ctx context.Context, x *engine.Exe
 	x.Judge(j)
 	if j.Verdict() != engine.Pass {
 		return "", nil
+	}
+	if p.Identity {
+		if err := newIdentity(ctx, engine.In[engine.Slot](x, 0), c); err != nil {
+			return "", err
+		}
 	}
 	value, err := plant(ctx, x, c, string(p.Canary.File))
 	return engine.Canary(value), err

@@ -1,6 +1,8 @@
 package steps
 
 import (
+	"fmt"
+
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps/gate"
@@ -16,6 +18,9 @@ import (
 //	  each rollout as in Block
 //	release -> gate(cleanup) (always)
 func BlockFrom(m bench.Manifest, p bench.CheckpointParams) (*engine.Plan, error) {
+	if m.Task.Branching != nil {
+		return nil, &engine.Error{Op: "compile plan", Err: fmt.Errorf("%w: a task that branches saves its own checkpoints", engine.ErrUsage), Hint: "run it without a checkpoint of an earlier run"}
+	}
 	w := wiring{b: engine.NewBuilder(), m: m, workload: p.Workload, dropping: m.Experiment.PageCache == PageCacheDropped}
 	w.begin()
 	cp, complete := w.open(p)

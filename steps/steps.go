@@ -37,6 +37,10 @@ const (
 	KindIsolate  = "isolate"
 	// Of experiments that have the page cache dropped.
 	KindDropCache = "drop-cache"
+	// Of branching tasks.
+	KindIdentify = "identify"
+	KindWitness  = "witness"
+	KindAudit    = "audit"
 	// Of slots by hand only.
 	KindAdopt     = "adopt"
 	KindAdoptSlot = "adopt-slot"
@@ -64,17 +68,19 @@ const (
 type At struct {
 	// ID is the step's name.
 	ID string
-	// Window, Rollout, Slot, Warmup and Control as in bench.Step.
+	// Window, Rollout, Slot, Warmup, Control, Branch and Round as in bench.Step.
 	Window  string
 	Rollout *int64
 	Slot    string
 	Warmup  bool
 	Control string
+	Branch  string
+	Round   *int64
 }
 
 func (a At) spec(kind string, params any, deadline time.Duration) engine.StepSpec {
 	return engine.StepSpec{ID: a.ID, Kind: kind, Params: params, Deadline: deadline,
-		Window: a.Window, Rollout: a.Rollout, Slot: a.Slot, Warmup: a.Warmup, Control: a.Control}
+		Window: a.Window, Rollout: a.Rollout, Slot: a.Slot, Warmup: a.Warmup, Control: a.Control, Branch: a.Branch, Round: a.Round}
 }
 
 // Bindings are the functions of all kinds, bound when a plan is executed.
@@ -84,7 +90,7 @@ func Bindings() engine.Bindings {
 		KindPrepare: bindPrepare, KindDump: bindDump, KindRestore: bindRestore,
 		KindResume: bindResume, KindReseed: bindReseed, KindGate: bindGate,
 		KindAct: bindAct, KindEvaluate: bindEvaluate, KindRelease: bindRelease,
-		KindMeasure: bindMeasure, KindInspect: bindInspect, KindBaseline: bindBaseline, KindDensity: bindDensity, KindIsolate: bindIsolate, KindDropCache: bindDropCache, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
+		KindMeasure: bindMeasure, KindInspect: bindInspect, KindBaseline: bindBaseline, KindDensity: bindDensity, KindIsolate: bindIsolate, KindIdentify: bindIdentify, KindWitness: bindWitness, KindAudit: bindAudit, KindDropCache: bindDropCache, KindCheckpoint: bindCheckpoint, KindAdopt: bindAdopt, KindAdoptSlot: bindAdoptSlot, KindExecute: bindExecute,
 	}
 }
 

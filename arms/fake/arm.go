@@ -15,8 +15,11 @@
 // meaning of their Unix namesakes: true, false, sleep N, echo WORDS, cat FILES,
 // touch FILES, write FILE TEXT, append FILE TEXT, test -e|-f|-d|-s FILE, mv, cp,
 // rm [-rf], mkdir [-p], head -c N /dev/zero, exit N, signal N, kill-server, and
-// sh -c with one of them as text. Each is a file in /usr/bin, found through the
-// PATH /usr/local/bin:/usr/bin; a file with another content is a text for sh.
+// sh -c with one of them as text; beside those remember WORDS and recall, which
+// keep a line in the memory of the first process and print all of them, and
+// canary PATH VERB TOKENS, which stands for cmd/canary. Each is a file in /usr/bin, found through the
+// PATH /usr/local/bin:/usr/bin; a file with another content is a text for sh, in
+// which $0 and "$@" are the file and its arguments.
 //
 // # Faults
 //
@@ -65,8 +68,14 @@
 //	other-system              another release of the system answers than in other slots
 //	unknown-system            the guest cannot read its package database
 //	release-error             Place.Release leaves the slot's folder behind
+//	hostname-stuck            the host name stays whatever is written to it
+//	draw-repeats              the guest server draws the same number each time
+//	remember-ignored          the program remember keeps nothing
+//	canary-shared             what one such slot holds as a canary all such slots see
+//	pipe-shared               a process holds one end of a pipe that all such slots hold
+//	device-shared             a process has /dev/urandom open
 //	limits-unknown            limits cannot be observed
-//	unknown-mounts, unknown-network, unknown-locks, unknown-processes,
+//	unknown-objects, unknown-mounts, unknown-network, unknown-locks, unknown-processes,
 //	unknown-enclosure, unknown-state, unknown-tool-config, unknown-memory
 //	                          the aspect cannot be observed
 //
@@ -90,6 +99,8 @@
 //	state-dirty               a file of an earlier rollout is there
 //	token-lost                the live token is another
 //	counter-stopped           the live counter stands still
+//	memory-lost               what was remembered is forgotten
+//	checkpoint-written        the program remember writes to the checkpoint that the slot came from
 //	canary-stale              each uploaded file changes when the tree goes on
 //
 //	the run
@@ -144,7 +155,9 @@ type Arm struct {
 	mu     sync.Mutex
 	slots  int // made so far, provisioned or restored
 	images int
-	host   map[string]hostThing
+	// held are the canaries that slots with the fault canary-shared see of each other.
+	held map[string]bool
+	host map[string]hostThing
 }
 
 // New returns the arm with the manifest's settings. A fault that is not in the

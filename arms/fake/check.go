@@ -19,7 +19,7 @@ import (
 var searchPath = []string{"/usr/local/bin", "/usr/bin"}
 
 // builtins are the programs that every fake image has in /usr/bin.
-var builtins = []string{"append", "cat", "cp", "echo", "exit", "false", "head", "kill-server", "mkdir", "mv", "rm", "sh", "signal",
+var builtins = []string{"append", "canary", "cat", "cp", "echo", "exit", "false", "head", "kill-server", "mkdir", "mv", "recall", "remember", "rm", "sh", "signal",
 	"sleep", "test", "touch", "true", "write"}
 
 // builtin is what the file of a built-in program holds. A file with anything else
@@ -106,6 +106,9 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	folder := "/.drums-" + newToken()
+	if t.fault("draw-repeats") {
+		folder = "/.drums-" + string(digest(nil))
+	}
 	phase, reason := proto.PhaseRunning, ""
 	a := proto.CheckResponse{}
 	look := func(in *world) []proto.ClosureEntry {

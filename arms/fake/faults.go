@@ -44,7 +44,10 @@ var knobs = map[string]scope{
 	"restore-error": scopeRestored, "restore-hang": scopeRestored, "restore-ignores-deadline": scopeRestored,
 	"resume-error": scopeRestored, "lock-lost": scopeRestored, "lock-extra": scopeRestored, "process-lost": scopeRestored,
 	"process-argv": scopeRestored, "state-dirty": scopeRestored, "token-lost": scopeRestored, "counter-stopped": scopeRestored,
-	"canary-stale": scopeRestored,
+	"canary-stale": scopeRestored, "memory-lost": scopeRestored, "checkpoint-written": scopeRestored,
+
+	"hostname-stuck": scopeAny, "draw-repeats": scopeAny, "remember-ignored": scopeAny, "canary-shared": scopeAny,
+	"pipe-shared": scopeAny, "device-shared": scopeAny, "unknown-objects": scopeAny,
 }
 
 // Knobs names all faults, sorted.

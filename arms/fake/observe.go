@@ -65,6 +65,8 @@ func (p *place) observe(view bench.View, aspects []engine.Aspect) (o engine.Obse
 			o.CPU = reading(t, "unknown-memory", view, func(w *world) time.Duration { return time.Duration(len(w.Processes)) * time.Second })
 		case engine.AspectStorage:
 			o.Storage = reading(t, "unknown-state", view, func(w *world) int64 { return 4096 * int64(len(w.Processes)) })
+		case engine.AspectObjects:
+			o.Objects = reading(t, "unknown-objects", view, t.objects)
 		case engine.AspectToolConfig:
 			o.ToolConfig = reading(t, "unknown-tool-config", view, func(*world) []string {
 				if t.fault("tool-config") {

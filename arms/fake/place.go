@@ -42,8 +42,12 @@ type tenancy struct {
 	limits   engine.Limits
 	policy   bench.CheckpointPolicy
 	exclude  []string
+	// from is the folder of the checkpoint that it was restored from.
+	from string
 
 	mu sync.Mutex
+	// held are the canaries that programs in the slot hold.
+	held map[string]bool
 	// world is what the guest is; nil before there is one and after the end.
 	world *world
 	// running since; zero while the tree is stopped.

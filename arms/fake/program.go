@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +38,7 @@ func (p *program) run(argv []string) (int, error) {
 	}
 	name = path.Base(at)
 	if string(f.Data) != string(builtin(name)) {
-		return p.text(string(f.Data))
+		return p.text(string(f.Data), append([]string{at}, args...)...)
 	}
 	switch name {
 	case "sleep":
@@ -49,6 +50,17 @@ func (p *program) run(argv []string) (int, error) {
 	case "kill-server":
 		p.server.stop()
 		return 0, errEnded
+	case "canary":
+		return p.canary(args)
+	case "remember":
+		if t.fault("checkpoint-written") {
+			if err := damage(filepath.Join(t.from, memoryFile)); err != nil {
+				return p.wrong(1, "remember: "+err.Error()), nil
+			}
+		}
+		if t.fault("remember-ignored") {
+			return 0, nil
+		}
 	case "sh":
 		if len(args) != 2 || args[0] != "-c" {
 			return p.wrong(2, "sh: only -c TEXT"), nil
@@ -95,9 +107,19 @@ func (p *program) run(argv []string) (int, error) {
 	return code, err
 }
 
-// text runs a text as sh does.
-func (p *program) text(text string) (int, error) {
-	words := strings.Fields(text)
+// text runs a text as sh does; argv are $0 and the arguments.
+func (p *program) text(text string, argv ...string) (int, error) {
+	var words []string
+	for _, word := range strings.Fields(text) {
+		switch {
+		case word == "$0" && len(argv) > 0:
+			words = append(words, argv[0])
+		case word == `"$@"` && len(argv) > 0:
+			words = append(words, argv[1:]...)
+		default:
+			words = append(words, word)
+		}
+	}
 	if len(words) == 0 {
 		return 0, nil
 	}
@@ -154,6 +176,12 @@ func (p *program) onWorld(w *world, name string, args []string) (int, error) {
 	}
 	var err error
 	switch name {
+	case "remember":
+		w.Notes = append(w.Notes, strings.Join(args, " "))
+	case "recall":
+		for _, line := range w.Notes {
+			p.out = append(p.out, line+"\n"...)
+		}
 	case "true":
 	case "false":
 		return 1, nil

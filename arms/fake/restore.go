@@ -54,7 +54,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 		return err
 	}
 	defer engine.StartSpan(ctx, "load")()
-	t.policy, t.exclude = params.Policy, nonNil(params.Exclude)
+	t.policy, t.exclude, t.from = params.Policy, nonNil(params.Exclude), cp.Dir
 	switch {
 	case t.fault("restore-error"):
 		return errors.New("load images: process exited with status 1")
@@ -103,6 +103,9 @@ func (t *tenancy) spoil(w *world) {
 	}
 	if t.fault("state-dirty") {
 		w.files["/tmp/left-over"] = file{Mode: 0o644, Data: []byte("of an earlier rollout\n")}
+	}
+	if t.fault("memory-lost") {
+		w.Notes = nil
 	}
 	if t.fault("token-lost") {
 		w.Token = newToken()

@@ -21,6 +21,12 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
+// Files of the guest's kernel.
+const (
+	hostnameFile = "/proc/sys/kernel/hostname"
+	bootFile     = "/proc/sys/kernel/random/boot_id"
+)
+
 // server is the guest server of one tenancy. Its connections are pairs in
 // memory; nothing of it can be reached from the host but through Dial.
 type server struct {
@@ -216,6 +222,9 @@ func (s *server) probe(w http.ResponseWriter, r *http.Request) {
 		}
 		p.Live = bench.LiveState{Token: in.Token, Counter: bench.Int64(strconv.FormatUint(t.counter(), 10))}
 		p.Mounts, p.Network, p.Hostname, p.ServerSHA256 = in.Mounts, in.Network, in.Hostname, in.Server
+		if t.fault("hostname-stuck") {
+			p.Hostname = "fake"
+		}
 		p.Services = append([]proto.ServiceState{}, in.Services...)
 		p.Phase, p.Reason = in.phase()
 		p.Screen = in.Screen
@@ -328,7 +337,14 @@ func (s *server) file(w http.ResponseWriter, r *http.Request) {
 	name := r.PostFormValue("file_path")
 	var f file
 	found := false
-	s.with(func(in *world) { f, found = in.files[in.path(name)] })
+	s.with(func(in *world) {
+		switch f, found = in.files[in.path(name)]; name {
+		case hostnameFile:
+			f, found = file{Data: []byte(in.Hostname + "\n")}, true
+		case bootFile:
+			f, found = file{Data: []byte("11111111-2222-3333-4444-555555555555\n")}, true
+		}
+	})
 	if name == "" || !found || f.Directory {
 		fail(w, http.StatusNotFound, os.ErrNotExist.Error())
 		return
@@ -356,6 +372,10 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) {
 	}
 	s.with(func(in *world) {
 		p := in.path(name)
+		if p == hostnameFile {
+			in.Hostname = strings.TrimSpace(string(data))
+			return
+		}
 		if err = in.write(p, data, mode); err == nil {
 			in.Uploaded = append(in.Uploaded, p)
 		}

@@ -46,6 +46,7 @@ func image() map[string]file {
 	for _, name := range builtins {
 		m["/usr/bin/"+name] = file{Mode: 0o755, Data: builtin(name)}
 	}
+	m["/etc/machine-id"] = file{Mode: 0o444, Data: []byte("0123456789abcdef0123456789abcdef\n")}
 	m["/etc/motd"] = file{Mode: 0o644, Data: []byte("fake\n")}
 	m[serverPath] = file{Mode: 0o755, Data: []byte(serverProgram)}
 	return m
@@ -66,6 +67,8 @@ type memory struct {
 	Counter   uint64               `json:"counter"`
 	// Uploaded are the files that came in through the guest server.
 	Uploaded []string `json:"uploaded"`
+	// Notes are the lines that the program remember was given.
+	Notes []string `json:"notes,omitempty"`
 	// Screen is there where the manifest asks for a display: as large as that, and bare.
 	Screen *proto.Screen `json:"screen,omitempty"`
 }

@@ -161,7 +161,7 @@ func mountIDs(pid string) (map[uint64]string, error) {
 }
 
 // mapping is a file mapping; span is its name in map_files.
-type mapping struct{ span, dev, ino, path string }
+type mapping struct{ span, perms, dev, ino, path string }
 
 // mappings reads the file mappings of /proc/PID/maps. prometheus/procfs parses addresses into numbers, but map_files needs their text.
 func mappings(dir string) ([]mapping, error) {
@@ -180,7 +180,7 @@ func mappings(dir string) ([]mapping, error) {
 			continue
 		}
 		_, path, _ := strings.Cut(s.Text(), " "+fields[4]+" ")
-		out = append(out, mapping{span: fields[0], dev: fields[3], ino: fields[4], path: strings.TrimLeft(path, " ")})
+		out = append(out, mapping{span: fields[0], perms: fields[1], dev: fields[3], ino: fields[4], path: strings.TrimLeft(path, " ")})
 	}
 	return out, s.Err()
 }

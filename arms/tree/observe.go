@@ -45,6 +45,8 @@ func (t Tree) Observe(view bench.View, aspects []engine.Aspect) (o engine.Observ
 			o.ToolConfig = engine.Known(criu.HostConfig(os.Environ(), os.DirFS("/")), "files and environment of the host", engine.ViewHost)
 		case engine.AspectMemory:
 			o.Memory = t.Memory()
+		case engine.AspectObjects:
+			o.Objects = procfs.ReadObjects(t.Pid, view)
 		case engine.AspectCPU:
 			o.CPU = t.Limits.Usage().CPU
 		case engine.AspectStorage:

@@ -442,6 +442,9 @@ func (b *block) slots() int64 {
 	if b.part != nil {
 		return b.part.Slots
 	}
+	if branching := b.loaded.Manifest.Task.Branching; branching != nil {
+		return int64(len(branching.Branches))
+	}
 	return b.loaded.Manifest.Experiment.Slots + b.loaded.Manifest.Experiment.Pool
 }
 

@@ -26,6 +26,7 @@ import (
 //	experiment.reset      no mode twice
 //	experiment.bars       see bars
 //	experiment.pageCache  see pageCache
+//	task.branching        see branching
 //	experiment.sweep, .sustain, .prices   see density
 //	durations             parse and are above 0; readiness.period at most its deadline
 //	sizes                 fit into 63 bits; memory is above 0
@@ -83,6 +84,7 @@ func manifestRules(m bench.Manifest) Problems {
 		r.duration("experiment.budget.time", string(b.Time))
 	}
 	r.bars(m)
+	r.branching(m)
 	r.commands("task.setup", m.Task.Setup)
 	r.commands("task.oracle", m.Task.Oracle)
 	r.commands("readiness.probes", m.Readiness.Probes)

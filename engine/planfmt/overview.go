@@ -9,25 +9,32 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
-// The parts of an overview.
+// The parts of an overview; those in the middle but the rollout are of a task that branches.
 const (
 	partOnce = iota
+	partTrunk
 	partRollout
+	partSiblings
+	partActs
+	partAfter
 	partEnd
+	partCount
 )
 
 // Overview is the plan's shape as a Mermaid flowchart, for a page: what happens
 // once, what in each rollout, and what at the end. Of the
 // rollouts it shows the first that is neither control nor warm-up (or simply the
 // first). Gates that wait for the same steps are one box, and an order that
-// follows from others is not drawn. It shows no deadline and no parameter.
+// follows from others is not drawn. It shows no deadline and no parameter. Of a
+// task that branches it shows the first round's trunk, one branch that stands for
+// all, and what is judged between siblings.
 func Overview(p *engine.Plan) string {
 	shown := shownRollout(p)
 	part := parts(p)
-	boxes := [3][]box{}
+	boxes := [partCount][]box{}
 	at := map[string][2]int{} // part and box of a step
 	for _, s := range p.Steps {
-		if s.Rollout != nil && *s.Rollout != shown {
+		if s.Rollout != nil && *s.Rollout != shown.rollout || s.Rollout == nil && s.Round != nil && (shown.round == nil || *s.Round != *shown.round) {
 			continue
 		}
 		k := part[s.Id]
@@ -43,23 +50,28 @@ func Overview(p *engine.Plan) string {
 	}
 	var out strings.Builder
 	out.WriteString("flowchart LR\n")
-	titles := [3]string{"once", "each rollout", "at the end; releases whatever happened"}
+	titles := [partCount]string{"once", "each round: the trunk", "each rollout", "siblings, all alive", "each branch acts", "siblings, when all have acted", "at the end; releases whatever happened"}
 	if controlled(p) {
 		titles[partRollout] = "each rollout; in the first nobody acts, in the second the oracle"
 	}
+	if names := branches(p, shown); len(names) > 0 {
+		titles[partRollout] = "each branch: " + strings.Join(names, ", ")
+	}
 	var before string
+	n := -1
 	for k, list := range boxes {
 		if len(list) == 0 {
 			continue
 		}
-		name := fmt.Sprintf("part%d", k)
+		n++
+		name := fmt.Sprintf("part%d", n)
 		if before != "" {
 			fmt.Fprintf(&out, "  %s ==> %s\n", before, name)
 		}
 		before = name
 		fmt.Fprintf(&out, "  subgraph %s[\"%s\"]\n    direction TB\n", name, escape(titles[k]))
 		for i, b := range list {
-			fmt.Fprintf(&out, "    p%db%d[\"%s\"]\n", k, i, escape(b.label()))
+			fmt.Fprintf(&out, "    p%db%d[\"%s\"]\n", n, i, escape(b.label()))
 		}
 		last := -1 // the box that the line ends with: edges of a chain are one line
 		for _, e := range reduced(edges(list, k, at), len(list)) {
@@ -67,9 +79,9 @@ func Overview(p *engine.Plan) string {
 				if last >= 0 {
 					out.WriteString("\n")
 				}
-				fmt.Fprintf(&out, "    p%db%d", k, e[0])
+				fmt.Fprintf(&out, "    p%db%d", n, e[0])
 			}
-			fmt.Fprintf(&out, " --> p%db%d", k, e[1])
+			fmt.Fprintf(&out, " --> p%db%d", n, e[1])
 			last = e[1]
 		}
 		if last >= 0 {
@@ -114,20 +126,36 @@ func (b box) label() string {
 	return "gates" + common + ": " + strings.Join(names, ", ")
 }
 
-func shownRollout(p *engine.Plan) int64 {
-	first, found := int64(0), false
+// shownPart is what an overview shows of all rollouts and rounds.
+type shownPart struct {
+	rollout int64
+	round   *int64
+}
+
+func shownRollout(p *engine.Plan) shownPart {
+	first, found := shownPart{}, false
 	for _, s := range p.Steps {
 		if s.Rollout == nil {
 			continue
 		}
 		if s.Control == "" && !s.Warmup {
-			return *s.Rollout
+			return shownPart{*s.Rollout, s.Round}
 		}
 		if !found {
-			first, found = *s.Rollout, true
+			first, found = shownPart{*s.Rollout, s.Round}, true
 		}
 	}
 	return first
+}
+
+// branches of the shown round, in the plan's order.
+func branches(p *engine.Plan, shown shownPart) (names []string) {
+	for _, s := range p.Steps {
+		if s.Branch != "" && *s.Round == *shown.round && !slices.Contains(names, string(s.Branch)) {
+			names = append(names, string(s.Branch))
+		}
+	}
+	return names
 }
 
 func controlled(p *engine.Plan) bool {
@@ -135,13 +163,31 @@ func controlled(p *engine.Plan) bool {
 }
 
 // parts says for each step whether it is of a rollout, comes after one, or
-// neither. Steps are in a topological order.
+// neither, and which part of its round it is. Steps are in a topological order.
 func parts(p *engine.Plan) map[string]int {
-	part := map[string]int{}
+	part, rounds := map[string]int{}, map[string]int64{}
+	// behind says that a step of the same round that it needs is of a part, or of a later one.
+	behind := func(s bench.Step, least int) bool {
+		return slices.ContainsFunc(s.Needs, func(e bench.Edge) bool {
+			of, has := rounds[e.Step]
+			return has && of == *s.Round && part[e.Step] >= least
+		})
+	}
 	for _, s := range p.Steps {
+		if s.Round != nil {
+			rounds[s.Id] = *s.Round
+		}
 		switch {
+		case s.Branch != "" && behind(s, partSiblings):
+			part[s.Id] = partActs
 		case s.Rollout != nil:
 			part[s.Id] = partRollout
+		case s.Round != nil && s.Slot != "":
+			part[s.Id] = partTrunk
+		case s.Round != nil && behind(s, partActs):
+			part[s.Id] = partAfter
+		case s.Round != nil:
+			part[s.Id] = partSiblings
 		case s.Release || slices.ContainsFunc(s.Needs, func(e bench.Edge) bool { return part[e.Step] != partOnce }):
 			part[s.Id] = partEnd
 		default:

@@ -50,7 +50,7 @@ func Text(p *engine.Plan) string {
 // depth is how many headings a step is under.
 func depth(s bench.Step) int {
 	d := 0
-	if s.Rollout != nil {
+	if rollout(s) != "" {
 		d++
 	}
 	if s.Window != "" {
@@ -59,10 +59,10 @@ func depth(s bench.Step) int {
 	return d
 }
 
-// rollout is the heading of the rollout that a step belongs to, empty for none.
+// rollout is the heading of the rollout or round that a step belongs to, empty for none.
 func rollout(s bench.Step) string {
 	if s.Rollout == nil {
-		return ""
+		return round(s)
 	}
 	text := fmt.Sprintf("rollout %d", *s.Rollout)
 	if s.Slot != "" {
@@ -74,7 +74,22 @@ func rollout(s bench.Step) string {
 	if s.Control != "" {
 		text += ", control " + s.Control
 	}
+	if s.Branch != "" {
+		text += fmt.Sprintf(", branch %s of round %d", s.Branch, *s.Round)
+	}
 	return text
+}
+
+// round is the heading of steps that are of a round of a task that branches and of no branch: of its trunk, which is in a
+// slot, or of its siblings together.
+func round(s bench.Step) string {
+	switch {
+	case s.Round == nil:
+		return ""
+	case s.Slot != "":
+		return fmt.Sprintf("round %d, trunk, %s", *s.Round, s.Slot)
+	}
+	return fmt.Sprintf("round %d, siblings", *s.Round)
 }
 
 func needs(s bench.Step) string {

@@ -46,6 +46,9 @@ func rollout(index int64, members []step) bench.Rollout {
 		if r.Control == "" {
 			r.Control = m.plan.Control
 		}
+		if r.Branch == "" {
+			r.Branch = m.plan.Branch
+		}
 	}
 	r.Memory, r.Prepared, r.Stored = memory(members), prepared(members), stored(members)
 	r.Class, r.Reason = classify(members, r.Before, r.After)

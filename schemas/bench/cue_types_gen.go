@@ -902,7 +902,52 @@ type Task struct {
 
 	// Commands that solve the task: the positive control.
 	Oracle []Command `json:"oracle"`
+
+	// A checkpoint in the middle of the task, and siblings that go on from it in different ways.
+	Branching *Branching `json:"branching,omitempty"`
 }
+
+// Branching makes each rollout of the experiment a round: the slot is reset and the prefix acts (the trunk), a checkpoint
+// is saved there, and every branch is restored from it, all of them alive at the same time; each acts in its own way and is
+// judged as a rollout of its own. Nobody else acts: policy is of no use beside it. In cold resets there is no checkpoint, and
+// each branch does set-up and prefix anew.
+type Branching struct {
+	// Commands that act before the branch point.
+	Prefix []Command `json:"prefix"`
+
+	// Commands that print the task's state, in files or in the memory of a process. What they print changes with the prefix, is
+	// the same in every branch before its act, and differs after acts that differ.
+	Witness []Command `json:"witness"`
+
+	// What follows, each in a sibling of its own.
+	Branches []Branch `json:"branches"`
+
+	// How long siblings hold canaries and look for those of the others, beside a deliberate leak that has to be caught.
+	Isolation Isolation `json:"isolation"`
+}
+
+// Branch is one way to go on.
+type Branch struct {
+	Name Name `json:"name"`
+
+	// Commands that act; none is a branch in which nothing is done.
+	Act []Command `json:"act"`
+
+	// Score that the checker must give after the act.
+	Score int64 `json:"score"`
+}
+
+// Isolation: every slot holds a random canary of its own in each channel, and a detector in each looks for everybody else's. A deliberate leak comes first; without one that was caught there is no number.
+type Isolation struct {
+	// How long the canaries are held and looked for.
+	Watch Duration `json:"watch"`
+
+	// Time between two looks.
+	Period string `json:"period"`
+}
+
+// A duration as Go writes it: "250ms", "30s", "2m".
+type Duration string
 
 // Policy names who acts in a rollout: exactly one of oracle, none and host.
 type Policy struct {
@@ -1150,18 +1195,6 @@ type Sweep struct {
 	Isolation *Isolation `json:"isolation,omitempty"`
 }
 
-// Isolation: every slot holds a random canary of its own in each channel, and a detector in each looks for everybody else's. A deliberate leak comes first; without one that was caught there is no number.
-type Isolation struct {
-	// How long the canaries are held and looked for.
-	Watch Duration `json:"watch"`
-
-	// Time between two looks.
-	Period string `json:"period"`
-}
-
-// A duration as Go writes it: "250ms", "30s", "2m".
-type Duration string
-
 // Sustain repeats runs of experiment.rollouts rollouts until a window's time is over.
 type Sustain struct {
 	// Slots at the same time.
@@ -1321,284 +1354,13 @@ type ReseedParams struct {
 	Port int64 `json:"port"`
 
 	Canary Canary `json:"canary"`
+
+	// The slot gets a host name and a machine id of its own, too.
+	Identity bool `json:"identity,omitempty"`
 }
 
-type GateParams struct {
-	Gate string `json:"gate"`
-
-	Port int64 `json:"port,omitempty"`
-
-	Resources *Resources `json:"resources,omitempty"`
-
-	Policy *CheckpointPolicy `json:"policy,omitempty"`
-
-	Image *Image `json:"image,omitempty"`
-
-	Server *Server `json:"server,omitempty"`
-
-	Canary *Canary `json:"canary,omitempty"`
-
-	Review *ReviewPolicy `json:"review,omitempty"`
-}
-
-type ActParams struct {
+type IdentifyParams struct {
 	Port int64 `json:"port"`
-
-	Policy Policy `json:"policy"`
-
-	Commands []Command `json:"commands"`
-
-	Instruction string `json:"instruction,omitempty"`
-
-	// The task's id, for a program on the host.
-	Task Name `json:"task,omitempty"`
-
-	Seed int64 `json:"seed"`
-}
-
-type EvaluateParams struct {
-	Port int64 `json:"port"`
-
-	When string `json:"when"`
-
-	Checker Checker `json:"checker"`
-
-	// Score that a control must give; absent where any score is valid.
-	Expect *float64 `json:"expect,omitempty"`
-
-	// The guest's screen, where it has one: a picture of it is kept, before and after the act.
-	Display *Display `json:"display,omitempty"`
-}
-
-type ReleaseParams struct {
-}
-
-// DropCacheParams: what a reset reads leaves the host's memory.
-type DropCacheParams struct {
-}
-
-// CacheDrop is what was dropped from the host's page cache, and what was left of it.
-type CacheDrop struct {
-	Files int64 `json:"files"`
-
-	// Bytes of those files that were in memory before and after, in whole pages.
-	Resident Int64 `json:"resident"`
-
-	Left Int64 `json:"left"`
-
-	// Files of which something is left, the first of them.
-	Held []string `json:"held,omitempty"`
-}
-
-// MeasureParams: the slot's memory, read by the host.
-type MeasureParams struct {
-}
-
-// BaselineParams: the host's memory with no slot.
-type BaselineParams struct {
-	Settle Duration `json:"settle"`
-
-	Samples int64 `json:"samples"`
-}
-
-// DensityParams: the host's memory with all slots ready and at rest, then each slot's.
-type DensityParams struct {
-	Settle Duration `json:"settle"`
-
-	Samples int64 `json:"samples"`
-}
-
-// IsolateParams: canaries in each slot, and a detector in each for the others'.
-type IsolateParams struct {
-	Port int64 `json:"port"`
-
-	Isolation Isolation `json:"isolation"`
-
-	// Where the detector is put while it is needed: the home of the guest's user.
-	Home GuestPath `json:"home"`
-
-	// The guest has a screen, and so a clipboard.
-	Clipboard bool `json:"clipboard"`
-}
-
-// InspectParams: what the guest says of its own software and screen.
-type InspectParams struct {
-	Port int64 `json:"port"`
-
-	// The screen that the manifest asks for; absent where it asks for none.
-	Display *Display `json:"display,omitempty"`
-}
-
-// AdoptParams name a slot that an earlier command left.
-type AdoptParams struct {
-	Image Image `json:"image"`
-
-	Place PlaceHandle `json:"place"`
-
-	Owned []OwnedThing `json:"owned"`
-}
-
-// PlaceHandle is an arm's part of a slot's handle: where its things are. What they are, the ledger says.
-type PlaceHandle struct {
-	// Name of the place in its run.
-	Name Name `json:"name"`
-
-	State string `json:"state"`
-
-	// Provisions and restores so far.
-	Tenancies int64 `json:"tenancies"`
-
-	// Mount point of the image.
-	Image string `json:"image"`
-
-	// Control groups: that of the run, those of tools and of the slot in it.
-	Ownership string `json:"ownership"`
-
-	Tools string `json:"tools"`
-
-	Group string `json:"group"`
-
-	// Absent where the place was vacated.
-	Tenancy *TenancyHandle `json:"tenancy,omitempty"`
-}
-
-// TenancyHandle is one life of a slot.
-type TenancyHandle struct {
-	Folder string `json:"folder"`
-
-	// Number of the first process in the ledger.
-	Process int64 `json:"process"`
-
-	// Control groups that hold the limits.
-	Limits []string `json:"limits"`
-
-	// Sealed layers over the image, lowest first.
-	Layers []string `json:"layers"`
-
-	Policy CheckpointPolicy `json:"policy"`
-
-	Exclude []string `json:"exclude"`
-
-	// Folder of the checkpoint that it was restored from; absent after a provision.
-	From string `json:"from,omitempty"`
-}
-
-// OwnedThing is a thing that a ledger says is not gone.
-type OwnedThing struct {
-	Id int64 `json:"id"`
-
-	Kind string `json:"kind"`
-
-	Claim Claim `json:"claim"`
-
-	Identity *Identity `json:"identity,omitempty"`
-}
-
-// Claim is what was intended: enough to find the thing after a crash between intent and bind.
-type Claim struct {
-	// A path (mount point, cgroup directory, file) or a name (link).
-	Path string `json:"path,omitempty"`
-
-	// What a loop device or export is backed by.
-	Backing string `json:"backing,omitempty"`
-
-	// Cgroup that a process starts in.
-	Cgroup string `json:"cgroup,omitempty"`
-
-	Note string `json:"note,omitempty"`
-}
-
-// Identity is what was made. Never a name or an inode alone.
-type Identity struct {
-	Pid int64 `json:"pid,omitempty"`
-
-	StartTicks Int64 `json:"startTicks,omitempty"`
-
-	Dev Int64 `json:"dev,omitempty"`
-
-	Ino Int64 `json:"ino,omitempty"`
-
-	// Loop device path with the device and inode of its backing file in dev and ino.
-	Loop string `json:"loop,omitempty"`
-}
-
-// CheckpointParams name a checkpoint that an earlier run sealed, and what it has to be of.
-type CheckpointParams struct {
-	Checkpoint CheckpointReference `json:"checkpoint"`
-
-	Workload SHA256 `json:"workload"`
-
-	// Digest of the guest server.
-	Server SHA256 `json:"server"`
-}
-
-// CheckpointReference is a sealed checkpoint on disk.
-type CheckpointReference struct {
-	// Absolute path of its folder.
-	Dir string `json:"dir"`
-
-	// Digest of its handle.
-	Sha256 SHA256 `json:"sha256"`
-}
-
-type ExecuteParams struct {
-	Port int64 `json:"port"`
-
-	Command Command `json:"command"`
-}
-
-// Recipe builds an image.
-type Recipe struct {
-	ApiVersion APIVersion `json:"apiVersion"`
-
-	Name Name `json:"name"`
-
-	// Debian suite and packages.
-	Suite string `json:"suite"`
-
-	Packages []string `json:"packages"`
-
-	// Size of the file system.
-	Size Bytes `json:"size"`
-
-	// Seconds since the epoch that every time stamp is clamped to.
-	Epoch int64 `json:"epoch"`
-
-	// UUID of the file system and seed of its directory hashes.
-	Uuid string `json:"uuid"`
-
-	// Files laid over the tree.
-	Files []RecipeFile `json:"files"`
-
-	// Paths removed from the tree.
-	Remove []string `json:"remove"`
-
-	// Name of the pin that the build rewrites.
-	Pin Name `json:"pin"`
-
-	// What boots the image as a virtual machine; absent where it is never one.
-	Kernel *RecipeKernel `json:"kernel,omitempty"`
-}
-
-type RecipeFile struct {
-	Path GuestPath `json:"path"`
-
-	Mode string `json:"mode"`
-
-	// Content, or a file beside the recipe.
-	Content string `json:"content,omitempty"`
-
-	Source string `json:"source,omitempty"`
-}
-
-// RecipeKernel is the kernel that goes into an image, with an initial ramdisk that holds the guest server.
-type RecipeKernel struct {
-	// Debian package of the kernel, or one that depends on the newest; the machine's architecture is added where the name
-	// does not end in it. It is unpacked, never installed.
-	Package string `json:"package"`
-
-	// Modules that the ramdisk loads, each after what it needs.
-	Modules []string `json:"modules"`
 }
 
 // Review is one line of a run's reviews: what a person decided about a step that
@@ -1784,6 +1546,99 @@ type SlotHandle struct {
 
 	// What the ledger said was not gone, oldest first.
 	Owned []OwnedThing `json:"owned"`
+}
+
+// CheckpointReference is a sealed checkpoint on disk.
+type CheckpointReference struct {
+	// Absolute path of its folder.
+	Dir string `json:"dir"`
+
+	// Digest of its handle.
+	Sha256 SHA256 `json:"sha256"`
+}
+
+// PlaceHandle is an arm's part of a slot's handle: where its things are. What they are, the ledger says.
+type PlaceHandle struct {
+	// Name of the place in its run.
+	Name Name `json:"name"`
+
+	State string `json:"state"`
+
+	// Provisions and restores so far.
+	Tenancies int64 `json:"tenancies"`
+
+	// Mount point of the image.
+	Image string `json:"image"`
+
+	// Control groups: that of the run, those of tools and of the slot in it.
+	Ownership string `json:"ownership"`
+
+	Tools string `json:"tools"`
+
+	Group string `json:"group"`
+
+	// Absent where the place was vacated.
+	Tenancy *TenancyHandle `json:"tenancy,omitempty"`
+}
+
+// TenancyHandle is one life of a slot.
+type TenancyHandle struct {
+	Folder string `json:"folder"`
+
+	// Number of the first process in the ledger.
+	Process int64 `json:"process"`
+
+	// Control groups that hold the limits.
+	Limits []string `json:"limits"`
+
+	// Sealed layers over the image, lowest first.
+	Layers []string `json:"layers"`
+
+	Policy CheckpointPolicy `json:"policy"`
+
+	Exclude []string `json:"exclude"`
+
+	// Folder of the checkpoint that it was restored from; absent after a provision.
+	From string `json:"from,omitempty"`
+}
+
+// OwnedThing is a thing that a ledger says is not gone.
+type OwnedThing struct {
+	Id int64 `json:"id"`
+
+	Kind string `json:"kind"`
+
+	Claim Claim `json:"claim"`
+
+	Identity *Identity `json:"identity,omitempty"`
+}
+
+// Claim is what was intended: enough to find the thing after a crash between intent and bind.
+type Claim struct {
+	// A path (mount point, cgroup directory, file) or a name (link).
+	Path string `json:"path,omitempty"`
+
+	// What a loop device or export is backed by.
+	Backing string `json:"backing,omitempty"`
+
+	// Cgroup that a process starts in.
+	Cgroup string `json:"cgroup,omitempty"`
+
+	Note string `json:"note,omitempty"`
+}
+
+// Identity is what was made. Never a name or an inode alone.
+type Identity struct {
+	Pid int64 `json:"pid,omitempty"`
+
+	StartTicks Int64 `json:"startTicks,omitempty"`
+
+	Dev Int64 `json:"dev,omitempty"`
+
+	Ino Int64 `json:"ino,omitempty"`
+
+	// Loop device path with the device and inode of its backing file in dev and ino.
+	Loop string `json:"loop,omitempty"`
 }
 
 // StateEntry is one path of the collapsed difference of a slot against its image.
@@ -2076,6 +1931,12 @@ type Step struct {
 	// A control rollout: who acts.
 	Control string `json:"control,omitempty"`
 
+	// The branch that the rollout is.
+	Branch Name `json:"branch,omitempty"`
+
+	// Of a task that branches, the round that the step is of: its trunk and its siblings together have no rollout.
+	Round *int64 `json:"round,omitempty"`
+
 	// Release steps run whatever happened.
 	Release bool `json:"release,omitempty"`
 
@@ -2180,6 +2041,9 @@ type Rollout struct {
 	// A control: nobody acts and the score must stay 0, or the oracle acts and it must become 1. No number is drawn from it.
 	Control string `json:"control,omitempty"`
 
+	// The branch that the rollout is.
+	Branch Name `json:"branch,omitempty"`
+
 	// Memory of the slot once it is usable, before anybody acts.
 	Memory *Memory `json:"memory,omitempty"`
 
@@ -2268,6 +2132,203 @@ type Record struct {
 
 	// The registration that the run belongs to, a copy of which lies in its directory.
 	Registration SHA256 `json:"registration,omitempty"`
+}
+
+type WitnessParams struct {
+	Port int64 `json:"port"`
+
+	Commands []Command `json:"commands"`
+}
+
+// AuditParams: what slots that run at the same time hold of the host's kernel.
+type AuditParams struct {
+}
+
+type GateParams struct {
+	Gate string `json:"gate"`
+
+	Port int64 `json:"port,omitempty"`
+
+	Resources *Resources `json:"resources,omitempty"`
+
+	Policy *CheckpointPolicy `json:"policy,omitempty"`
+
+	Image *Image `json:"image,omitempty"`
+
+	Server *Server `json:"server,omitempty"`
+
+	Canary *Canary `json:"canary,omitempty"`
+
+	Review *ReviewPolicy `json:"review,omitempty"`
+
+	Branches []Branch `json:"branches,omitempty"`
+}
+
+type ActParams struct {
+	Port int64 `json:"port"`
+
+	Policy Policy `json:"policy"`
+
+	Commands []Command `json:"commands"`
+
+	Instruction string `json:"instruction,omitempty"`
+
+	// The task's id, for a program on the host.
+	Task Name `json:"task,omitempty"`
+
+	Seed int64 `json:"seed"`
+}
+
+type EvaluateParams struct {
+	Port int64 `json:"port"`
+
+	When string `json:"when"`
+
+	Checker Checker `json:"checker"`
+
+	// Score that a control must give; absent where any score is valid.
+	Expect *float64 `json:"expect,omitempty"`
+
+	// The guest's screen, where it has one: a picture of it is kept, before and after the act.
+	Display *Display `json:"display,omitempty"`
+}
+
+type ReleaseParams struct {
+}
+
+// DropCacheParams: what a reset reads leaves the host's memory.
+type DropCacheParams struct {
+}
+
+// CacheDrop is what was dropped from the host's page cache, and what was left of it.
+type CacheDrop struct {
+	Files int64 `json:"files"`
+
+	// Bytes of those files that were in memory before and after, in whole pages.
+	Resident Int64 `json:"resident"`
+
+	Left Int64 `json:"left"`
+
+	// Files of which something is left, the first of them.
+	Held []string `json:"held,omitempty"`
+}
+
+// MeasureParams: the slot's memory, read by the host.
+type MeasureParams struct {
+}
+
+// BaselineParams: the host's memory with no slot.
+type BaselineParams struct {
+	Settle Duration `json:"settle"`
+
+	Samples int64 `json:"samples"`
+}
+
+// DensityParams: the host's memory with all slots ready and at rest, then each slot's.
+type DensityParams struct {
+	Settle Duration `json:"settle"`
+
+	Samples int64 `json:"samples"`
+}
+
+// IsolateParams: canaries in each slot, and a detector in each for the others'.
+type IsolateParams struct {
+	Port int64 `json:"port"`
+
+	Isolation Isolation `json:"isolation"`
+
+	// Where the detector is put while it is needed: the home of the guest's user.
+	Home GuestPath `json:"home"`
+
+	// The guest has a screen, and so a clipboard.
+	Clipboard bool `json:"clipboard"`
+}
+
+// InspectParams: what the guest says of its own software and screen.
+type InspectParams struct {
+	Port int64 `json:"port"`
+
+	// The screen that the manifest asks for; absent where it asks for none.
+	Display *Display `json:"display,omitempty"`
+}
+
+// AdoptParams name a slot that an earlier command left.
+type AdoptParams struct {
+	Image Image `json:"image"`
+
+	Place PlaceHandle `json:"place"`
+
+	Owned []OwnedThing `json:"owned"`
+}
+
+// CheckpointParams name a checkpoint that an earlier run sealed, and what it has to be of.
+type CheckpointParams struct {
+	Checkpoint CheckpointReference `json:"checkpoint"`
+
+	Workload SHA256 `json:"workload"`
+
+	// Digest of the guest server.
+	Server SHA256 `json:"server"`
+}
+
+type ExecuteParams struct {
+	Port int64 `json:"port"`
+
+	Command Command `json:"command"`
+}
+
+// Recipe builds an image.
+type Recipe struct {
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	Name Name `json:"name"`
+
+	// Debian suite and packages.
+	Suite string `json:"suite"`
+
+	Packages []string `json:"packages"`
+
+	// Size of the file system.
+	Size Bytes `json:"size"`
+
+	// Seconds since the epoch that every time stamp is clamped to.
+	Epoch int64 `json:"epoch"`
+
+	// UUID of the file system and seed of its directory hashes.
+	Uuid string `json:"uuid"`
+
+	// Files laid over the tree.
+	Files []RecipeFile `json:"files"`
+
+	// Paths removed from the tree.
+	Remove []string `json:"remove"`
+
+	// Name of the pin that the build rewrites.
+	Pin Name `json:"pin"`
+
+	// What boots the image as a virtual machine; absent where it is never one.
+	Kernel *RecipeKernel `json:"kernel,omitempty"`
+}
+
+type RecipeFile struct {
+	Path GuestPath `json:"path"`
+
+	Mode string `json:"mode"`
+
+	// Content, or a file beside the recipe.
+	Content string `json:"content,omitempty"`
+
+	Source string `json:"source,omitempty"`
+}
+
+// RecipeKernel is the kernel that goes into an image, with an initial ramdisk that holds the guest server.
+type RecipeKernel struct {
+	// Debian package of the kernel, or one that depends on the newest; the machine's architecture is added where the name
+	// does not end in it. It is unpacked, never installed.
+	Package string `json:"package"`
+
+	// Modules that the ramdisk loads, each after what it needs.
+	Modules []string `json:"modules"`
 }
 
 // HostMemory is the host's own account of its memory in bytes, from /proc/meminfo.

@@ -34,6 +34,12 @@ const (
 	Canary        = "canary"
 	Cleanup       = "cleanup"
 	Look          = "look"
+	// Of branching tasks.
+	Carried  = "carried"
+	Hygiene  = "hygiene"
+	Diverged = "diverged"
+	Parent   = "parent"
+	Audit    = "audit"
 )
 
 // known returns the reading's value, or notes in j that it is unknown.
