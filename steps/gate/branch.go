@@ -135,7 +135,8 @@ func JudgeParent(sealed []bench.SealedFile, r engine.Reading[map[string]bench.SH
 		want[s.Path] = true
 		switch now, there := have[s.Path]; {
 		case !there:
-			j.Add(engine.Fail, s.Path, "is gone from the checkpoint").Hint = hint
+			f := j.Add(engine.Fail, s.Path, "is gone from the checkpoint")
+			f.Want, f.Hint = string(s.Sha256), hint
 		case now != s.Sha256:
 			f := j.Add(engine.Fail, s.Path, "changed in the checkpoint")
 			f.Want, f.Have, f.Hint = string(s.Sha256), string(now), hint

@@ -559,6 +559,11 @@ var tests = map[string]string{
 	"Canary":        "TestCanary",
 	"Cleanup":       "TestCleanup",
 	"Look":          "TestLook",
+	"Carried":       "TestCarried",
+	"Hygiene":       "TestHygiene",
+	"Diverged":      "TestDiverged",
+	"Parent":        "TestParent",
+	"Audit":         "TestAudit",
 }
 
 func TestEveryGateHasATest(t *testing.T) {
