@@ -4,7 +4,7 @@
 // systemd, nor cgroup v2, nor nbd, nor CAP_SYS_RESOURCE, and its users have all
 // of them. The same program is the agent inside.
 //
-// What always holds: the machine writes to overlays of its own and never to an
+// What always holds: the machine writes to disks of its own and never to an
 // image; nobody but this host's loopback reaches it, and it reaches nobody; the
 // serial console is kept as evidence; a script's exit code is the script's own.
 package main
