@@ -3,6 +3,7 @@ package procfs
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/observe"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -30,7 +32,7 @@ func Objects(initPid int) ([]engine.Object, error) {
 	}
 	l := objects{seen: map[engine.Object]bool{}}
 	for _, t := range tasks {
-		err := l.task(t)
+		err := l.task(t, true)
 		if errors.Is(err, engine.ErrDead) && t.Pid != initPid {
 			continue // it has ended, and holds nothing any more
 		}
@@ -39,6 +41,18 @@ func Objects(initPid int) ([]engine.Object, error) {
 		}
 	}
 	return l.list, nil
+}
+
+// ProcessObjects is Objects of one process in the host's own namespaces, such as a virtual machine, whose guest sees none
+// of them: no namespace is listed.
+func ProcessObjects(pid int) ([]engine.Object, error) {
+	status, err := observe.ReadStatus(os.DirFS(root), pid)
+	if err != nil {
+		return nil, gone(pid, err)
+	}
+	l := objects{seen: map[engine.Object]bool{}}
+	err = l.task(Task{Pid: pid, Inner: pid, Status: status}, false)
+	return l.list, err
 }
 
 type objects struct {
@@ -53,7 +67,8 @@ func (l *objects) add(kind engine.ObjectKind, id, holder string) {
 	}
 }
 
-func (l *objects) task(t Task) error {
+// task lists what a process holds, with its namespaces where they are to be its slot's own.
+func (l *objects) task(t Task, namespaces bool) error {
 	id, err := Identity(t.Pid)
 	if err != nil {
 		return err
@@ -63,6 +78,9 @@ func (l *objects) task(t Task) error {
 		return nil
 	}
 	for _, kind := range separated {
+		if !namespaces {
+			break
+		}
 		ns, err := NamespaceOf(t.Pid, kind)
 		if err != nil {
 			return err
@@ -138,8 +156,11 @@ func file(dev, ino uint64) string {
 // anew, and /dev/tty, which is everybody's own.
 func character(st Stat) string {
 	major, minor := unix.Major(st.Rdev), unix.Minor(st.Rdev)
-	if name := memoryDevices[minor]; major == 1 && name != "" {
+	switch name := memoryDevices[minor]; {
+	case major == 1 && name != "":
 		return name
+	case major == 10 && minor == 232: // each machine is a descriptor of its own
+		return "/dev/kvm"
 	}
 	text := fmt.Sprintf("character %d:%d", major, minor)
 	if major == 5 || major >= 136 && major <= 143 { // TTYAUX_MAJOR, UNIX98_PTY_SLAVE_MAJOR

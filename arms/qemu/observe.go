@@ -97,6 +97,8 @@ func (p *place) observe(ctx context.Context, t *tenancy, view bench.View, aspect
 			o.Memory = procfs.ReadMemory([]int{t.pid})
 		case engine.AspectCPU: // of QEMU: its guest and what it does for it
 			o.CPU = t.limits.Usage().CPU
+		case engine.AspectObjects: // of QEMU: what the guest holds of a kernel is of its own one
+			o.Objects = reading(view, fmt.Sprintf("/proc/%d/ of the machine", t.pid), func() ([]engine.Object, error) { return procfs.ProcessObjects(t.pid) })
 		case engine.AspectStorage:
 			o.Storage = reading(view, "blocks of "+diskFile, func() (int64, error) { return engine.DiskUse(t.file(diskFile)) })
 		}

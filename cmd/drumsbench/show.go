@@ -219,6 +219,7 @@ func printRuns(g *globals, runs []shownRun, reasons bool, beside func(a, b int) 
 	if err := writeTimes(&b, runs, sums, beside); err != nil {
 		return err
 	}
+	writeBranches(&b, runs)
 	writeHosts(&b, recordsOf(runs))
 	many, err := densities(runs)
 	if err != nil {

@@ -148,7 +148,7 @@ func JudgeParent(sealed []bench.SealedFile, r engine.Reading[map[string]bench.SH
 
 // tolerated are the devices that two slots may share, if a cold pair shares them too: they hold nothing
 // (amendment 2a of the sibling audit that this one follows).
-var tolerated = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
+var tolerated = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/kvm"}
 
 // JudgeAudit requires that siblings share nothing but what slots that were never one share as well, and of that
 // devices only.
