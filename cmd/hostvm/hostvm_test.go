@@ -354,6 +354,9 @@ func (h host) disk() {
 	h.must(0, "rm $DRUMSBENCH_STATE/filler && clean")
 }
 
+// booted waits until the sweep at boot has ended: the agent answers before.
+const booted = "systemctl start drumsbench.service && "
+
 // The power goes while a slot is restored; after the boot nothing of the run is on the host, and sweep knows why.
 func (h host) reboot() {
 	h.must(0, started("cut", "drumsbench run --arm drums --reset restore -t rollouts=20 --out $DRUMSBENCH_STATE/runs/cut $manifests/light", "$DRUMSBENCH_STATE/runs/cut", "r0/resume"))
@@ -369,7 +372,7 @@ func (h host) reboot() {
 		h.Fatal("the machine has not booted anew")
 	}
 	// The unit has swept at boot, as the page says.
-	h.must(0, "systemctl is-active drumsbench.service; journalctl -b -u drumsbench.service --no-pager", "active", "cut")
+	h.must(0, booted+"systemctl is-active drumsbench.service; journalctl -b -u drumsbench.service --no-pager", "active", "cut")
 	h.must(3, "drumsbench verify $DRUMSBENCH_STATE/runs/cut")
 	h.must(1, "drumsbench slot reset lost", "boot")
 	h.must(0, "drumsbench slot release lost && clean")
@@ -386,7 +389,7 @@ func (h host) features() {
 	if err := h.m.Start(h.Context(), "cgroup_disable=memory module_blacklist=nbd"); err != nil {
 		h.Fatal(err)
 	}
-	h.must(1, "drumsbench doctor --arm drums", "lack     cgroup-memory", "is not given memory", "nbd")
+	h.must(1, booted+"drumsbench doctor --arm drums", "lack     cgroup-memory", "is not given memory", "nbd")
 	h.must(1, "drumsbench run --arm drums --reset restore --out $DRUMSBENCH_STATE/runs/nomemory $manifests/light", "enable cgroup controllers: refused", "is not given memory")
 	h.must(1, "drumsbench run --arm drums --reset restore -t attach=nbd --out $DRUMSBENCH_STATE/runs/nonbd $manifests/light", "no nbd here", "modprobe nbd")
 	h.must(0, "clean")
