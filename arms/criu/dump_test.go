@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,7 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/observe"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -440,6 +444,53 @@ func TestRestoreVeto(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The network is brought back in an empty namespace by whoever asked for that, before the tree runs; what fails there ends the restore.
+func TestRestoreNetwork(t *testing.T) {
+	s := startSlot(t)
+	if _, err := s.dump(DumpOptions{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	leaksNothing(t)
+	up := func(path string) string {
+		t.Helper()
+		n, err := observe.NetworkAt(path)
+		if err != nil || len(n.Links) == 0 {
+			t.Fatalf("%+v, %v", n, err)
+		}
+		return fmt.Sprintf("up %t, %d addresses", n.Links[0].Up, len(n.Addresses))
+	}
+	found, scripts := "", 0
+	r, err := s.restore(t.Context(), "direct", RestoreOptions{Sibling: true, LeaveStopped: true, Network: func(path string) error {
+		found = up(path)
+		return inside(path, func() error { return exec.Command("ip", "link", "set", "lo", "up").Run() })
+	}}, func(context.Context, Notification) error { scripts++; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now := up(fmt.Sprintf("/proc/%d/ns/net", r.pid)); found != "up false, 0 addresses" || now == found || scripts == 0 {
+		t.Errorf("the namespace was %q and is %q; %d notifications", found, now, scripts)
+	}
+	want := errors.New("not as it was")
+	if _, err := s.restore(t.Context(), "fails", RestoreOptions{Sibling: true, LeaveStopped: true, Network: func(string) error { return want }}, nil); !errors.Is(err, want) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// inside runs f in a network namespace, on a thread that ends with it.
+func inside(path string, f func() error) error {
+	return thread.Run(func() error {
+		ns, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return f()
+	})
 }
 
 // The deadline ends a restore at any moment, without a rest.

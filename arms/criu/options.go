@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/checkpoint-restore/go-criu/v7/rpc"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/drumsbench/drumsbench/engine"
@@ -63,6 +64,10 @@ type RestoreOptions struct {
 	FileLocks bool
 	// TCPClose as at the dump; CRIU refuses a difference.
 	TCPClose bool
+	// Network brings the content of the slot's network namespace back in CRIU's place, which makes an
+	// empty one and starts no program for it. It is called with the path of the namespace before any
+	// socket is made in it; its error ends the restore. nil leaves the network to CRIU.
+	Network func(path string) error
 	// Started as in Request.
 	Started func() error
 }
@@ -138,6 +143,9 @@ func (o RestoreOptions) Opts() (*rpc.CriuOpts, error) {
 	opts.Root = proto.String(o.Root)
 	opts.RstSibling = proto.Bool(o.Sibling)
 	opts.LeaveStopped = proto.Bool(o.LeaveStopped)
+	if o.Network != nil {
+		opts.EmptyNs = proto.Uint32(unix.CLONE_NEWNET)
+	}
 	return opts, nil
 }
 
@@ -166,6 +174,27 @@ func Dump(ctx context.Context, cmd *exec.Cmd, o DumpOptions, notify Notify) erro
 	return nil
 }
 
+// bringNetwork has o.Network called when the root task's namespaces exist and nothing is in them.
+// told says whether it was: without it the slot would run with an empty network.
+func (o RestoreOptions) bringNetwork(notify Notify) (both Notify, told *bool) {
+	told = new(bool)
+	return func(ctx context.Context, n Notification) error {
+		if n.Script == ScriptSetupNamespaces {
+			if n.Pid == 0 {
+				return errors.New("criu does not name the root task")
+			}
+			if err := o.Network(fmt.Sprintf("/proc/%d/ns/net", n.Pid)); err != nil {
+				return err
+			}
+			*told = true
+		}
+		if notify == nil {
+			return nil
+		}
+		return notify(ctx, n)
+	}, told
+}
+
 // Restore brings a tree back and returns the pid of its root in the pid
 // namespace of the caller. On an error nothing of the tree is left.
 func Restore(ctx context.Context, cmd *exec.Cmd, o RestoreOptions, notify Notify) (int, error) {
@@ -180,11 +209,22 @@ func Restore(ctx context.Context, cmd *exec.Cmd, o RestoreOptions, notify Notify
 	}
 	defer done()
 	req.Started = o.Started
+	told := new(bool)
+	if o.Network != nil {
+		notify, told = o.bringNetwork(notify)
+	}
 	resp, err := Run(ctx, cmd, req, notify)
 	if err != nil {
 		return 0, err
 	}
 	pid := int(resp.GetRestore().GetPid())
+	if o.Network != nil && !*told {
+		err = errors.New("criu reports success: it never said that the network namespace was there")
+		if pid > 0 {
+			err = errors.Join(err, endTree(pid))
+		}
+		return 0, &engine.Error{Op: op, Log: req.Log, Err: err}
+	}
 	if pid < 1 || o.Sibling && !isChild(pid) {
 		return 0, &engine.Error{Op: op, Log: req.Log, Err: fmt.Errorf("criu reports success: root task %d is no child of ours", pid)}
 	}

@@ -41,7 +41,7 @@ func New(settings bench.DrumsSettings, tool criu.Tool, host []bench.Fact) *Arm {
 func (a *Arm) Describe() engine.Description {
 	d := engine.Description{
 		Kind:     Kind,
-		Settings: map[string]string{"locks": a.settings.Locks, "attach": a.settings.Attach, "log": a.settings.Log},
+		Settings: map[string]string{"locks": a.settings.Locks, "attach": a.settings.Attach, "log": a.settings.Log, "loopback": a.settings.Loopback, "writes": a.settings.Writes},
 		Differences: []bench.Difference{
 			{Name: "kernel", Text: "the slot shares the host's kernel; the image's own kernel does not run"},
 			{Name: "init", Text: "guestd is the slot's first process; the image's own init does not run"},
@@ -58,6 +58,14 @@ func (a *Arm) Describe() engine.Description {
 	case "criu":
 		d.Differences = append(d.Differences, bench.Difference{Name: "locks-lost",
 			Text: "POSIX locks on files that their owner maps are lost by CRIU's restore"})
+	}
+	if a.settings.Writes != "durable" {
+		d.Differences = append(d.Differences, bench.Difference{Name: "volatile",
+			Text: "sync calls in a slot write nothing back (overlayfs's option volatile); a checkpoint is written back when it is sealed"})
+	}
+	if a.settings.Loopback != "criu" {
+		d.Differences = append(d.Differences, bench.Difference{Name: "loopback",
+			Text: "a slot whose network was the plain loopback interface gets it back over netlink from the engine, compared with the checkpoint's before any socket is made; criu's programs for it do not run"})
 	}
 	return d
 }

@@ -41,8 +41,9 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 			FileLocks: s.arm.settings.Locks != "refuse", TCPClose: p.Policy.EstablishedTCP == "close", GhostLimit: ghost,
 		}
 		var c tree.Census
+		var network bench.Fact
 		attempts, err := tree.Attempts(ctx, s.name, "criu", []string{o.ImagesDir, o.WorkDir}, func() (err error) {
-			c, err = s.dumpOnce(ctx, dir, o, ref)
+			c, network, err = s.dumpOnce(ctx, dir, o, ref)
 			return err
 		})
 		if err != nil {
@@ -55,13 +56,13 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 		facts := append(s.arm.tool.Facts(), s.arm.host...)
 		return tree.Dumped{
 			Arm: Kind, Slot: s.name, Params: p, Root: s.root.Root, Tenancy: t.life(), Group: s.group, Census: c,
-			Facts: append(facts, attempts, networkFact(criu.OpenImages(o.ImagesDir))),
+			Facts: append(facts, attempts, networkFact(criu.OpenImages(o.ImagesDir)), plainImages(network, criu.OpenImages(o.ImagesDir))),
 		}.Seal(ctx, dir)
 	})
 }
 
 // dumpOnce is one dump, with the census of the tree while criu holds it stopped.
-func (s *slot) dumpOnce(ctx context.Context, dir string, o criu.DumpOptions, ref engine.GuestReference) (c tree.Census, err error) {
+func (s *slot) dumpOnce(ctx context.Context, dir string, o criu.DumpOptions, ref engine.GuestReference) (c tree.Census, network bench.Fact, err error) {
 	defer engine.StartSpan(ctx, "criu")()
 	err = s.arm.besideCRIU(s.ws, dir, func() error {
 		return criu.Dump(ctx, s.arm.command(s.arm.groups.Tools.FD()), o, func(_ context.Context, n criu.Notification) error {
@@ -72,11 +73,13 @@ func (s *slot) dumpOnce(ctx context.Context, dir string, o criu.DumpOptions, ref
 			s.now.tracer = n.CRIU
 			defer func() { s.now.tracer = 0 }()
 			var err error
-			c, err = s.place.tree(s.now).Census(ref)
+			if c, err = s.place.tree(s.now).Census(ref); err == nil {
+				network = plainNetwork(s.now.Pid)
+			}
 			return err
 		})
 	})
-	return c, s.keepLog(o.WorkDir, err)
+	return c, network, s.keepLog(o.WorkDir, err)
 }
 
 // networkFact says whether CRIU dumped the network namespace: it returns 0

@@ -36,6 +36,8 @@ type tenancy struct {
 	tree.Tenancy
 	// tracer is the criu that holds the tree stopped, during a dump.
 	tracer int
+	// loopback says who brought the network back, of a restored tenancy.
+	loopback bench.Fact
 }
 
 // life is what tenancies of all arms share; nil of nil.
@@ -100,7 +102,7 @@ func (p *place) move(r bench.Resources) (*tenancy, error) {
 	if p.now != nil {
 		return nil, errors.New("move into place: it is taken")
 	}
-	t := &tenancy{Tenancy: tree.Tenancy{Dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next))}}
+	t := &tenancy{Tenancy: tree.Tenancy{Dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), Volatile: p.arm.settings.Writes != "durable"}}
 	p.next++
 	p.now = t // from here on vacate takes away whatever was made
 	if err := t.Make(p.ws.Ledger); err != nil {
@@ -147,8 +149,14 @@ type slot struct{ *place }
 // stopped is a restored tree that has not run yet.
 type stopped struct{ *place }
 
-// Facts implements engine.Telling: what criu says of the restore.
-func (s *slot) Facts() []bench.Fact { return s.now.life().RestoreFacts() }
+// Facts implements engine.Telling: what criu says of the restore, and who brought the network back.
+func (s *slot) Facts() []bench.Fact {
+	facts := s.now.life().RestoreFacts()
+	if s.now != nil && s.now.loopback.Name != "" {
+		facts = append(facts, s.now.loopback)
+	}
+	return facts
+}
 
 // Alive implements engine.Mortal. It does not reap: Vacate does.
 func (s *slot) Alive() error {

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/arms/netns"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/guest"
@@ -104,7 +104,7 @@ func prepare(root, hostname string) error {
 	if err := pivot(root); err != nil {
 		return err
 	}
-	if err := loopbackUp(); err != nil {
+	if err := netns.LoopbackUp(); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(hostname)); err != nil {
@@ -193,22 +193,6 @@ func pivot(root string) error {
 	}
 	if err := unix.Chdir("/"); err != nil {
 		return fmt.Errorf("enter /: %w", err)
-	}
-	return nil
-}
-
-func loopbackUp() error {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	lo, err := h.LinkByName("lo")
-	if err != nil {
-		return fmt.Errorf("find lo: %w", err)
-	}
-	if err := h.LinkSetUp(lo); err != nil {
-		return fmt.Errorf("bring lo up: %w", err)
 	}
 	return nil
 }

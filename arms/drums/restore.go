@@ -101,7 +101,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 		pid, err = criu.Restore(ctx, p.arm.command(p.birth(t)), criu.RestoreOptions{
 			ImagesDir: images, WorkDir: work, Root: t.Merged(), Sibling: true, LeaveStopped: true, LogLevel: p.arm.logLevel(),
 			FileLocks: p.arm.settings.Locks != "refuse", TCPClose: t.Policy.EstablishedTCP == "close",
-			Started: leave,
+			Network: p.network(t, cp), Started: leave,
 		}, nil)
 		return errors.Join(err, leave())
 	})

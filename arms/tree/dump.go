@@ -4,11 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/criu"
@@ -148,12 +152,36 @@ func (d Dumped) Seal(ctx context.Context, dir string) (engine.Checkpoint, error)
 	if err := d.layer(dir); err != nil {
 		return engine.Checkpoint{}, err
 	}
+	if copyUp, err = inLayer(filepath.Join(dir, LayerDir), copyUp); err != nil {
+		return engine.Checkpoint{}, err
+	}
 	return checkpoint.Seal(ctx, dir, bench.Checkpoint{
 		ApiVersion: engine.APIVersion, Arm: d.Arm, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),
 		Workload: d.Params.Workload, Image: d.Root.SHA256,
 		Layers: []string{LayerDir}, CopyUp: NonNil(copyUp), Locks: wanted,
 		Reference: c.Reference, Facts: append(append(d.Facts, c.Server), dumpFacts(dir)...),
 	})
+}
+
+// inLayer are the files of these that a checkpoint's layer holds. A file that is the
+// image's own was open for reading at most, since the kernel copies up whatever is
+// opened for writing: a slot that was started cold has the image's inode there, too, and
+// a restored one is to have no other.
+func inLayer(layer string, paths []string) (in []string, err error) {
+	root, err := os.OpenRoot(layer)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	for _, p := range paths {
+		switch _, err := root.Lstat(strings.TrimPrefix(p, "/")); {
+		case err == nil:
+			in = append(in, p)
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
+			return nil, err
+		}
+	}
+	return in, nil
 }
 
 // layer makes the checkpoint's layer of the slot's upper one. Of a slot that was
@@ -165,7 +193,7 @@ func (d Dumped) layer(dir string) error {
 	if len(t.Layers) > 0 {
 		own = dest + ".own"
 	}
-	err := overlay.Seal(overlay.SealOptions{Upper: t.Upper(), Work: t.Work(), Image: d.Root.Dir(), Layers: t.Layers, Dest: own, Cache: &d.Root.Hashes})
+	err := overlay.Seal(overlay.SealOptions{Upper: t.Upper(), Work: t.Work(), Image: d.Root.Dir(), Layers: t.Layers, Dest: own, Sync: t.Volatile, Cache: &d.Root.Hashes})
 	if err != nil || own == dest {
 		return err
 	}

@@ -32,6 +32,8 @@ type Tenancy struct {
 	// Layers are the sealed layers over the image, lowest first, as absolute paths.
 	Layers []string
 	Policy bench.CheckpointPolicy
+	// Volatile: nothing of the slot waits for a disk; see overlay.Options.
+	Volatile bool
 	// Exclude are the paths that the state manifest leaves out.
 	Exclude []string
 	// Pid is the host's pid of the slot's first process; 0 before there is one.
@@ -103,7 +105,7 @@ func (t *Tenancy) Restored(cp engine.Checkpoint) {
 func (t *Tenancy) Mount(image string) error {
 	lower := slices.Clone(t.Layers)
 	slices.Reverse(lower) // overlay wants the topmost first
-	err := overlay.Mount(overlay.Options{Lower: append(lower, image), Upper: t.Upper(), Work: t.Work(), Target: t.Merged(), NFSExport: true})
+	err := overlay.Mount(overlay.Options{Lower: append(lower, image), Upper: t.Upper(), Work: t.Work(), Target: t.Merged(), NFSExport: true, Volatile: t.Volatile})
 	if err != nil || t.From == nil {
 		return err
 	}
