@@ -34,7 +34,7 @@ var errElsewhere = errors.New("this command runs on Linux hosts")
 // Help says where the command runs.
 func (hostCmd) Help() string {
 	return `This command runs on Linux hosts. Here drumsbench checks manifests and reads runs that were made there:
-vet, plan, register, show, compare, judge, ls, review, report, verify, schema, version.
+vet, plan, register, show, compare, judge, ls, review, report, verify, export, schema, version.
 
 Exit codes: 1 always.`
 }

@@ -40,6 +40,7 @@ type cli struct {
 	Review   reviewCmd   `cmd:"" help:"List what of a run waits for a person, and take a decision."`
 	Report   reportCmd   `cmd:"" help:"Draw a site from runs: benchmark page, run pages, comparisons."`
 	Verify   verifyCmd   `cmd:"" help:"Find what was changed in runs since they were written."`
+	Export   exportCmd   `cmd:"" help:"Print a signed statement of a run for other people's tools."`
 	Slot     slotCmd     `cmd:"" help:"Work with single slots by hand."`
 	Sweep    sweepCmd    `cmd:"" help:"Take away what ended runs left on the host."`
 	Doctor   doctorCmd   `cmd:"" help:"Say what this host can do for an arm, and what to do about what it lacks."`

@@ -26,6 +26,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine/density"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/register"
+	"github.com/drumsbench/drumsbench/engine/sign"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps"
 )
@@ -42,6 +43,7 @@ type runCmd struct {
 	RepinnedFrom string `type:"existingfile" placeholder:"FILE" help:"File of the pins that the manifest had before an image was built here; each that differs is recorded as re-pinned."`
 	Profile      bool   `help:"Print where the time of the resets went, too; see: drumsbench show --profile."`
 	Registration string `type:"path" placeholder:"FILE" help:"Registration of the experiment that the run belongs to; refused for another manifest or program. See: drumsbench register."`
+	Key          string `type:"path" env:"DRUMSBENCH_KEY" placeholder:"FILE" help:"Sign the end of each run's chain with this private key: ed25519, PKCS#8 in PEM (or $$${env})."`
 	Out          string `type:"path" placeholder:"DIR" help:"Folder of the runs (default: a new one below runs in the state directory)."`
 }
 
@@ -102,6 +104,14 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	if entries, err := os.ReadDir(c.Out); err == nil && len(entries) > 0 {
 		return &engine.Error{Op: "make folder of runs", Err: fmt.Errorf("%w: %s is not empty", engine.ErrRefused, c.Out), Hint: "name another folder with --out"}
 	}
+	var key *sign.Key
+	if c.Key != "" { // now, not after the runs
+		k, err := sign.ReadKey(c.Key)
+		if err != nil {
+			return err
+		}
+		key = &k
+	}
 	repinned, err := repinnedFacts(c.RepinnedFrom, m.Manifest)
 	if err != nil {
 		return err
@@ -139,7 +149,7 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 		}
 		for began := time.Now(); ; p = p.Next() {
 			b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, part: p.Part, facts: slices.Concat(p.Facts(m.Manifest.Experiment), pageCacheFacts(m.Manifest.Experiment), repinned, receipts),
-				dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered, until: until}
+				dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered, until: until, key: key}
 			r, err := b.run(ctx)
 			if err != nil {
 				return err
@@ -302,6 +312,8 @@ type block struct {
 	registered *register.Registered
 	// until is when the experiment's time is over; zero is never.
 	until time.Time
+	// key signs the end of the chain; nil for none.
+	key *sign.Key
 	// keep the slot of a run that does not pass; kept has it then.
 	keep bool
 	kept []bench.SlotHandle
@@ -421,8 +433,16 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	if err != nil {
 		return bench.Record{}, err
 	}
-	if _, err = dir.WriteRecord(r); err != nil || res.Kept == nil {
+	if _, err = dir.WriteRecord(r); err != nil {
 		return r, err
+	}
+	if b.key != nil {
+		if err := dir.SignHead(*b.key); err != nil {
+			return r, err
+		}
+	}
+	if res.Kept == nil {
+		return r, nil
 	}
 	h, err := keepSlot(b.globals, dir, b.kind, description.Settings, ws, res)
 	b.kept = append(b.kept, h)

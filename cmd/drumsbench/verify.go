@@ -20,7 +20,7 @@ import (
 
 type verifyCmd struct {
 	Runs []string `arg:"" name:"run" help:"Run directories, or folders of them."`
-	Key  []string `type:"path" placeholder:"FILE" help:"A public key (PKIX in PEM) whose signatures are those of somebody known: a decision of a person that none of these keys signed is unknown. May be repeated."`
+	Key  []string `type:"path" placeholder:"FILE" help:"A public key (PKIX in PEM) whose signatures are those of somebody known: a run, or a decision of a person, that none of these keys signed is unknown. May be repeated."`
 	Deep bool     `help:"Hash every file of every checkpoint, not only those whose stat identity changed."`
 }
 
@@ -36,6 +36,9 @@ that elsewhere.
 
 A file of a checkpoint whose device, inode, size and times are as they were sealed counts as unchanged;
 --deep hashes it all the same.
+
+With --key the last line of the chain must be signed (drumsbench run --key) by one of the keys; a run of which
+a line was cut off or written anew is then told from the one that was signed.
 
 Decisions of people (drumsbench review) are named with the key that signed them. A signature that does not
 fit its line is damage; whose key it is, --key says.
@@ -77,6 +80,8 @@ type verified struct {
 	Owned    int               `json:"owned"`
 	Problems []verifiedProblem `json:"problems"`
 	Reviews  []verifiedReview  `json:"reviews,omitempty"`
+	// SignedBy is the key, of those that were named, that signed the run.
+	SignedBy bench.SHA256 `json:"signedBy,omitempty"`
 }
 
 // verifiedReview is a person's decision, with whose key signed it.
@@ -136,6 +141,7 @@ func (c verifyCmd) Run(ctx context.Context, g *globals) error {
 		if err != nil {
 			return err
 		}
+		v.head(dir, keys)
 		if err := v.signers(dir, keys); err != nil {
 			return err
 		}
@@ -222,6 +228,24 @@ func verifyRun(ctx context.Context, dir string, deep bool) (verified, error) {
 		out.Problems = append(list, out.Problems...)
 	}
 	return out, nil
+}
+
+// head says whose key signed the run. Where keys are named, a run that none of them
+// signed is unknown: a whole run can be written anew.
+func (v *verified) head(dir string, keys []sign.Public) {
+	if len(keys) == 0 || v.State == runDamaged || v.State == runHeld {
+		return
+	}
+	by, err := record.CheckHead(dir, keys...)
+	if err == nil {
+		v.SignedBy = by.ID()
+		return
+	}
+	v.Problems = append(v.Problems, verifiedProblem{record.SignatureFile, 0, record.Unsigned, err.Error(),
+		"ask whoever ran it for the public key of: drumsbench run --key", classUnknown})
+	if v.State == runSound {
+		v.State = runUnknown
+	}
 }
 
 // signers says who signed the decisions on a run. Where keys are named, a decision
@@ -424,6 +448,9 @@ func verifiedText(list []verified) string {
 			fmt.Fprintf(&b, "%s: ended by a crash, otherwise sound: %s\n", v.Run, v.seen())
 		default:
 			fmt.Fprintf(&b, "%s: sound: %s\n", v.Run, v.seen())
+		}
+		if v.SignedBy != "" {
+			fmt.Fprintf(&b, "%s: signed by key %.12s, which is named\n", v.Run, v.SignedBy)
 		}
 		if v.Later > 0 {
 			fmt.Fprintf(&b, "%s: %s of the ledger came after the record: a sweep's\n", v.Run, count(v.Later, "line"))

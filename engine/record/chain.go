@@ -36,6 +36,8 @@ const (
 	Wrong ProblemKind = "wrong"
 	// Added: a file is there that nothing names. [Verify] finds it.
 	Added ProblemKind = "added"
+	// Unsigned: none of the keys that were named signed it. [CheckHead] finds it.
+	Unsigned ProblemKind = "unsigned"
 )
 
 // Problem is one thing that is wrong with a run directory.

@@ -10,6 +10,7 @@
 //	evidence/      bytes by digest
 //	registration.json             the registration that the run belongs to, if to one
 //	reviews.jsonl  what people decided about steps that waited for them, if any did
+//	signature.json                the end of the chain as somebody's key signed it, if one was configured
 //	record.json    the result, made from the files above and from nothing else
 //	lock           held while the engine runs
 //

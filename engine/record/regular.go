@@ -52,7 +52,7 @@ func irregular(dir string) (problems []Problem, err error) {
 		return nil
 	}
 	err = look(EvidenceFolder, true)
-	for _, name := range []string{EventsFile, ManifestFile, PlanFile, HostFile, RegistrationFile, LedgerFile, ReviewsFile, RecordFile, HandleFile} {
+	for _, name := range []string{EventsFile, ManifestFile, PlanFile, HostFile, RegistrationFile, LedgerFile, ReviewsFile, RecordFile, HandleFile, SignatureFile} {
 		err = errors.Join(err, look(name, false))
 	}
 	if err != nil || len(problems) > 0 {

@@ -83,7 +83,7 @@ func VerifyAs(dir string, program bench.SHA256) (Report, error) {
 		v.damage(odd...)
 		return v.report, nil
 	}
-	for _, check := range []func() error{v.events, v.files, v.registration, v.evidence, v.record, v.ledger, v.slot, v.reviews, v.rebuilt} {
+	for _, check := range []func() error{v.events, v.files, v.registration, v.evidence, v.record, v.ledger, v.slot, v.reviews, v.signature, v.rebuilt} {
 		if err := check(); err != nil {
 			return Report{}, err
 		}
@@ -99,7 +99,7 @@ func VerifyAs(dir string, program bench.SHA256) (Report, error) {
 
 // rank is where a file's problems are told: the chain first, from which the rest hangs.
 func rank(file string) int {
-	order := []string{EventsFile, ManifestFile, PlanFile, HostFile, RegistrationFile, LedgerFile, ReviewsFile, RecordFile}
+	order := []string{EventsFile, ManifestFile, PlanFile, HostFile, RegistrationFile, LedgerFile, ReviewsFile, RecordFile, SignatureFile}
 	if i := slices.Index(order, file); i >= 0 {
 		return i
 	}

@@ -1497,6 +1497,17 @@ type SamenessRules struct {
 	Branch SamenessRule `json:"branch"`
 }
 
+// SignedHead is what a key signs at the end of a run: the last line of its chain, from which all else of the
+// run hangs by digests. signature.json is a DSSE envelope of it, as canonical JSON.
+type SignedHead struct {
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	// Lines of events.jsonl, and the SHA-256 of the last one without its line feed.
+	Events int64 `json:"events"`
+
+	Head SHA256 `json:"head"`
+}
+
 // SlotHandle is what each command on a slot by hand leaves for the next one:
 // enough to find every thing of the slot again, and to know that it is that one.
 type SlotHandle struct {
