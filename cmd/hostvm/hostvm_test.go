@@ -305,7 +305,9 @@ func (h host) unpack(folder, into string) {
 			h.Fatal(err)
 		}
 	}
-	if err := <-got; err != nil {
+	// A tar goes on after its end, with zeros.
+	_, err := io.Copy(io.Discard, r)
+	if err = errors.Join(err, <-got); err != nil {
 		h.Fatal(err)
 	}
 }
