@@ -23,7 +23,7 @@ import (
 // restore. Rollouts go round the slots; a measurement window holds the resets of
 // one round, siblings together. With a pool there are more slots than act at a
 // time: each is made ready outside of any window, and the window holds what is
-// left to do when a rollout takes it.
+// left to do when a rollout takes it. A task that branches has rounds in their place (branching.go).
 func Block(m bench.Manifest, workload bench.SHA256, reset string) (*engine.Plan, error) {
 	return BlockOf(m, workload, reset, nil)
 }

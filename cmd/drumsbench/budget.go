@@ -111,6 +111,15 @@ func earlierRuns(workload bench.SHA256, folders ...string) wallTimes {
 	return times
 }
 
+// counted is the experiment with its rollouts as a record counts them: each branch of a task that branches is one.
+func counted(m bench.Manifest) bench.Experiment {
+	e := m.Experiment
+	if b := m.Task.Branching; b != nil {
+		e.Rollouts, e.Warmup = e.Rollouts*int64(len(b.Branches)), e.Warmup*int64(len(b.Branches))
+	}
+	return e
+}
+
 // median wall time of a turn's run: of runs of the same part of the experiment, else
 // of ordinary ones, else of any of its arm and reset, each by its rollouts. Not known without one.
 func (w wallTimes) median(t register.Turn, e bench.Experiment) (time.Duration, bool) {

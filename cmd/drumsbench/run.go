@@ -135,7 +135,7 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	}
 	turns := register.Schedule(kinds, resets, m.Manifest.Experiment)
 	times := earlierRuns(workload, filepath.Join(g.State, "runs"), filepath.Dir(c.Out))
-	until, err := budget(g, m.Manifest.Experiment, times, turns)
+	until, err := budget(g, counted(m.Manifest), times, turns)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 			ordinary++
 		}
 		if i > 0 {
-			sayLeft(g, times, turns, i, m.Manifest.Experiment)
+			sayLeft(g, times, turns, i, counted(m.Manifest))
 		}
 		for began := time.Now(); ; p = p.Next() {
 			b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, part: p.Part, facts: slices.Concat(p.Facts(m.Manifest.Experiment), pageCacheFacts(m.Manifest.Experiment), repinned, receipts),
