@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/arms/footprint"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -50,6 +51,21 @@ var needed = []struct {
 	{unix.CAP_FOWNER, "CAP_FOWNER", "files that are copied up cannot keep their modes"},
 	{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "files of other users in an image cannot be read and written"},
 	{unix.CAP_KILL, "CAP_KILL", "processes of other users in a slot cannot be ended"},
+}
+
+// Needs are the privileges without which an arm does not work, each with what it is for.
+func Needs(machine bool) (list []footprint.Need) {
+	if machine {
+		return []footprint.Need{
+			{Name: "CAP_SYS_ADMIN", Why: "the machine's network namespace cannot be made", Capability: unix.CAP_SYS_ADMIN},
+			{Name: "CAP_NET_ADMIN", Why: "its link cannot be made", Capability: unix.CAP_NET_ADMIN},
+			{Name: "/dev/net/tun", Why: "its network card has no other end", Device: "/dev/net/tun"},
+		}
+	}
+	for _, c := range needed {
+		list = append(list, footprint.Need{Name: c.name, Why: c.why, Capability: c.bit})
+	}
+	return append(list, footprint.Need{Name: "/dev/loop-control", Why: "the image cannot become a block device", Device: "/dev/loop-control"})
 }
 
 func capabilities(_ context.Context, h *Host) []bench.HostFinding {

@@ -7,8 +7,10 @@ import (
 	"fmt"
 
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/doctor"
 	"github.com/drumsbench/drumsbench/arms/drums"
 	"github.com/drumsbench/drumsbench/arms/fake"
+	"github.com/drumsbench/drumsbench/arms/footprint"
 	"github.com/drumsbench/drumsbench/arms/hostfacts"
 	"github.com/drumsbench/drumsbench/arms/oci"
 	"github.com/drumsbench/drumsbench/arms/qemu"
@@ -51,7 +53,7 @@ func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engin
 			return nil, nil, err
 		}
 		arm := drums.New(*a.Drums, tool, host)
-		return arm, arm.Facts(ctx), nil
+		return arm, append(arm.Facts(ctx), footprintFact([]footprint.Program{criuProgram(tool)}, doctor.Needs(false))), nil
 	case oci.Kind:
 		tool, err := criu.Locate(ctx, state)
 		if err != nil {
@@ -65,7 +67,7 @@ func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engin
 		if err != nil {
 			return nil, nil, err
 		}
-		return arm, arm.Facts(ctx), nil
+		return arm, append(arm.Facts(ctx), footprintFact([]footprint.Program{{Path: runc.Path}, criuProgram(tool)}, doctor.Needs(false))), nil
 	case qemu.Kind:
 		tool, err := qemu.Locate(ctx, a.Qemu.Qemu)
 		if err != nil {
@@ -75,13 +77,13 @@ func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engin
 		if err := arm.Usable(); err != nil {
 			return nil, nil, err
 		}
-		return arm, arm.Facts(ctx), nil
+		return arm, append(arm.Facts(ctx), footprintFact([]footprint.Program{{Path: tool.Path}}, machineNeeds(a.Qemu.Accel))), nil
 	case fake.Kind:
 		arm, err := fake.New(*a.Fake)
 		if err != nil {
 			return nil, nil, err
 		}
-		return arm, append(host, arm.Facts(ctx)...), nil
+		return arm, append(append(host, arm.Facts(ctx)...), footprintFact(nil, nil)), nil
 	}
 	return nil, nil, fmt.Errorf("make arm: no arm of kind %q", kind)
 }

@@ -24,6 +24,7 @@ type showCmd struct {
 	Pictures bool     `help:"The files with the screen before and after each rollout's act, instead of the tables."`
 	Density  bool     `help:"What many slots at once take and give, of the runs of a sweep and of sustained windows, instead of the tables; -o json, md or csv."`
 	Host     bool     `help:"What the host could do and was busy with, before and after each run, instead of the tables."`
+	Needs    bool     `help:"What each run needed of the host (programs, packages, privileges) and stored there, instead of the tables."`
 	Profile  bool     `help:"Where the time of the resets went, part by part with its owner, instead of the tables."`
 	Rollout  []int64  `placeholder:"NUMBER" help:"With --pictures: of these rollouts alone."`
 	Runs     []string `arg:"" name:"run" type:"path" help:"Run directories, or folders of them."`
@@ -46,22 +47,23 @@ Examples:
   drumsbench show --pictures runs/rename-20261201T101500.000
   drumsbench show --density -o md runs/density-20261201T101500.000
   drumsbench show --host runs/density-20261201T101500.000
+  drumsbench show --needs runs/density-20261201T101500.000
 
 Exit codes: 0 printed, 1 a record or a picture cannot be read, 2 wrong usage, 3 a run is not sound: with -o json, --gates,
---profile, --pictures, --density and --host nothing is printed then.`
+--profile, --pictures, --density, --host and --needs nothing is printed then.`
 }
 
 // Run prints the tables.
 func (c showCmd) Run(ctx context.Context, g *globals) error {
 	asked := 0
-	for _, on := range []bool{c.Gates, c.Profile, c.Pictures, c.Density, c.Host} {
+	for _, on := range []bool{c.Gates, c.Profile, c.Pictures, c.Density, c.Host, c.Needs} {
 		if on {
 			asked++
 		}
 	}
 	switch {
 	case asked > 1:
-		return usage("one of --gates, --profile, --pictures, --density and --host")
+		return usage("one of --gates, --profile, --pictures, --density, --host and --needs")
 	case !c.Density && (g.Output == "md" || g.Output == "csv"):
 		return usage("-o " + g.Output + " is of --density")
 	case len(c.Rollout) > 0 && !c.Pictures:
@@ -92,6 +94,8 @@ func (c showCmd) Run(ctx context.Context, g *globals) error {
 		return printDensities(g, d)
 	case c.Host:
 		return printHosts(g, recordsOf(runs))
+	case c.Needs:
+		return printNeeds(g, recordsOf(runs))
 	case c.Gates:
 		return printGates(g, recordsOf(runs))
 	case c.Profile:

@@ -56,13 +56,6 @@ func storageRows(s *bench.Storage) []Row {
 	if s == nil {
 		s = &bench.Storage{}
 	}
-	mebibytes := func(v bench.Int64) string {
-		if v == "" {
-			return ""
-		}
-		f := float64(number(v))
-		return size(&f)
-	}
 	rows := []Row{
 		{Name: "storage-image", Title: "disk of the pinned image", Unit: "MiB", Value: mebibytes(s.Image)},
 		{Name: "storage-checkpoint", Title: "disk of a checkpoint with its layers", Unit: "MiB", Value: mebibytes(s.Checkpoint)},

@@ -61,10 +61,10 @@ type Figure struct {
 }
 
 // runSections are the sections of a run's page, in this order.
-var runSections = []func(*Run) (*Section, error){branchesSection, resetsSection, toolsSection, hostSection}
+var runSections = []func(*Run) (*Section, error){branchesSection, resetsSection, toolsSection, needsSection, hostSection}
 
 // siteSections are those of the benchmark page; runs are in the order of their start.
-var siteSections = []func([]*Run) (*Section, error){attemptsSection, densitySection}
+var siteSections = []func([]*Run) (*Section, error){attemptsSection, densitySection, armsNeedSection}
 
 // gather has each function look at v.
 func gather[T any](v T, functions []func(T) (*Section, error)) (list []Section, err error) {

@@ -465,6 +465,47 @@ type Summary struct {
 	P95 *Estimate `json:"p95,omitempty"`
 }
 
+// Footprint is what an arm needs of a host: programs, what they come from, and what they have to be allowed.
+type Footprint struct {
+	// Programs that a run of the arm may start, the engine's own first.
+	Programs []FootprintProgram `json:"programs"`
+
+	// Distribution packages that the programs and their dependencies are in, name=version, as dpkg has them installed; those of private copies are with their program.
+	Packages []string `json:"packages"`
+
+	// Installed size of those, in bytes, as dpkg has it.
+	Installed Int64 `json:"installed,omitempty"`
+
+	// What the engine has to be allowed to, and whether this run was.
+	Privileges []Privilege `json:"privileges"`
+
+	// What could not be learnt, by what it is about.
+	Unknown map[string]string `json:"unknown,omitempty"`
+}
+
+type FootprintProgram struct {
+	Path string `json:"path"`
+
+	// Size of the file; of a private copy, of its folder with all libraries.
+	Bytes Int64 `json:"bytes"`
+
+	// Package that has the file; absent where none does.
+	Package string `json:"package,omitempty"`
+
+	// Packages that a private copy was made from.
+	Copied []string `json:"copied,omitempty"`
+}
+
+// Privilege is a capability of capabilities(7), or a device.
+type Privilege struct {
+	Name string `json:"name"`
+
+	Why string `json:"why"`
+
+	// Whether the engine's process had it.
+	Held bool `json:"held"`
+}
+
 // Judgement is what a registration's bars say of its runs.
 type Judgement struct {
 	Registration SHA256 `json:"registration"`
