@@ -132,13 +132,13 @@ func TestIsolate(t *testing.T) {
 	})
 }
 
-// selfish reports the first canary of its own and no other.
+// selfish reports its own canary and no other.
 type selfish struct{ yardSpot }
 
 func (s selfish) seek(ctx context.Context, all []canary) (sighting, error) {
 	out, err := s.yardSpot.seek(ctx, all)
 	for ch, tokens := range s.held[s.slot] {
-		out.tokens[ch] = tokens[:1]
+		out.tokens[ch] = tokens[len(tokens)-1:]
 	}
 	return out, err
 }

@@ -8,11 +8,11 @@
 //	canary leave                 takes the program itself away
 //
 // A token is 32 hexadecimal digits. Channels are files (/tmp), POSIX shared memory
-// (/dev/shm, mapped), System V shared memory, abstract sockets and TCP ports. A
-// token counts as seen only where its whole text was read.
+// (/dev/shm, mapped), System V shared memory, abstract sockets, TCP ports and, where
+// there is a display, its clipboard. A token counts as seen only where its whole text was read.
 //
 // Always holds: it is static and small, imports no network library, waits for
-// nobody longer than a second, and touches nothing that has not a token's name.
+// nobody longer than patience, and touches nothing that has not a token's name.
 package main
 
 import (
@@ -49,6 +49,7 @@ var channels = []channel{
 	{"sysv-shm", holdSystemV, seekSystemV, cleanSystemV},
 	{"abstract-socket", func(t token) error { return serve(abstract(t), t) }, func(t token) (string, error) { return ask(abstract(t)) }, nil},
 	{"port", func(t token) error { return serve(loopback(t), t) }, func(t token) (string, error) { return ask(loopback(t)) }, nil},
+	{"clipboard", holdClipboard, seekClipboard, cleanClipboard},
 }
 
 func main() {
@@ -274,6 +275,15 @@ func serve(at unix.Sockaddr, t token) error {
 	return nil
 }
 
+// patience is how long anybody is waited for, in seconds: what a slot's own program
+// needs on a host that is very busy.
+const patience = 5
+
+func patient(fd int) error {
+	t := unix.Timeval{Sec: patience}
+	return errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &t))
+}
+
 // ask reads a token; nobody who listens is nothing.
 func ask(at unix.Sockaddr) (string, error) {
 	fd, err := unix.Socket(family(at), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -281,8 +291,7 @@ func ask(at unix.Sockaddr) (string, error) {
 		return "", err
 	}
 	defer unix.Close(fd)
-	second := unix.Timeval{Sec: 1}
-	if err := errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &second), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &second)); err != nil {
+	if err := patient(fd); err != nil {
 		return "", err
 	}
 	if err := unix.Connect(fd, at); errors.Is(err, unix.ECONNREFUSED) {
