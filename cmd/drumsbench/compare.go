@@ -9,6 +9,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/compile"
+	"github.com/drumsbench/drumsbench/engine/density"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -35,7 +36,8 @@ the same for which kind of comparison is data: schemas/bench/sameness.cue.
 
 An allowed comparison has, for each metric and side, n, median, 95th percentile, smallest and largest
 value, an interval for each median and for the ratio of the two, and beneath it what both arms declare.
-Where there are too few runs to say, it says so in place of the number.
+Where there are too few runs to say, it says so in place of the number. Levels and windows are compared
+with their like; where nothing is refused, what many slots at once take and give stands below.
 
 -o is table (the same as plain), json, md or csv.
 
@@ -72,7 +74,11 @@ func (c compareCmd) Run(ctx context.Context, g *globals) error {
 	if err := printComparisons(g, result, c.Brief); err != nil {
 		return err
 	}
-	return exitCode(comparedExit(result))
+	code := comparedExit(result)
+	if err := printManyBeside(ctx, g, dirs, code != codeDone); err != nil {
+		return err
+	}
+	return exitCode(code)
 }
 
 // compareRuns verifies each run and compares them all. ErrUnknown for a run
@@ -97,7 +103,7 @@ func compareRuns(ctx context.Context, dirs []string) (bench.Comparisons, error) 
 	if err != nil {
 		return bench.Comparisons{}, err
 	}
-	result, err := compare.Compare(runs, compare.Options{Program: version.Sha256, Compile: compiledPlan})
+	result, err := comparePartByPart(runs, compare.Options{Program: version.Sha256, Compile: compiledPlan})
 	if err != nil {
 		return result, err
 	}
@@ -109,6 +115,65 @@ func compareRuns(ctx context.Context, dirs []string) (bench.Comparisons, error) 
 		return result, &engine.Error{Op: "check comparison against the schema", Err: err}
 	}
 	return result, nil
+}
+
+// comparePartByPart sets ordinary runs beside ordinary ones, and each level and kind of
+// window beside the same: what they mean together is in the densities.
+func comparePartByPart(runs []compare.Run, o compare.Options) (bench.Comparisons, error) {
+	groups, order := map[bench.Part][]compare.Run{}, []bench.Part{}
+	for _, r := range runs {
+		p, err := record.PartOf(r.Record)
+		if err != nil {
+			return bench.Comparisons{}, err
+		}
+		key := bench.Part{}
+		if p != nil {
+			key = bench.Part{Kind: p.Kind, Slots: p.Slots}
+		}
+		if groups[key] == nil {
+			order = append(order, key)
+		}
+		groups[key] = append(groups[key], r)
+	}
+	var result bench.Comparisons
+	for _, key := range order {
+		if len(order) > 1 && len(groups[key]) < 2 { // nothing to set beside it
+			continue
+		}
+		one, err := compare.Compare(groups[key], o)
+		if err != nil {
+			return one, err
+		}
+		one.Comparisons = append(result.Comparisons, one.Comparisons...)
+		result = one
+	}
+	if len(result.Comparisons) == 0 { // says why
+		return compare.Compare(runs, o)
+	}
+	return result, nil
+}
+
+// printManyBeside prints what many slots at once take and give, arm beside arm, where
+// every comparison of the runs was allowed; nothing where no run holds several.
+func printManyBeside(ctx context.Context, g *globals, dirs []string, refused bool) error {
+	if g.Output == "json" || g.Output == "csv" { // one document; show --density has the other
+		return nil
+	}
+	runs, err := readRuns(ctx, dirs)
+	if err != nil {
+		return err
+	}
+	d, err := densities(runs)
+	if err != nil || len(d.Densities) == 0 {
+		return err
+	}
+	if refused {
+		return printText(g.Stdout, "\nwhat many slots at once take and give is not set side by side: a comparison was refused; see drumsbench show --density\n")
+	}
+	if g.Output == "md" {
+		return printText(g.Stdout, "\n"+density.Markdown(d))
+	}
+	return printText(g.Stdout, density.Text(d))
 }
 
 // unsound is the refusal of a run that cannot be read as it was written.

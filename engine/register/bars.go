@@ -33,7 +33,9 @@ const (
 // needs as much as a pass does.
 const Rule = "a bar passes where the whole 95% interval of the median, 95th percentile, share or ratio of medians is within it, the bound itself included; " +
 	"it fails where the whole interval is outside of one bound; an interval that straddles a bound, fewer rollouts than the bar's n, and fewer runs than registered are not enough data; " +
-	"runs that did not pass, more runs than registered, a run that was started and is not there or has no record, runs out of the registered order, and a side or ratio whose comparison is refused are unknown; the 95th percentile has the exact interval of its order statistics"
+	"runs that did not pass, more runs than registered, a run that was started and is not there or has no record, runs out of the registered order, and a side or ratio whose comparison is refused are unknown; the 95th percentile has the exact interval of its order statistics; " +
+	"of many slots at once: the slope has its bootstrap interval, a rate is between its slowest and its fastest window, a stable number and a cost are exact, events have the upper bound of a Poisson rate; " +
+	"a window below ten minutes is not enough data, and a missing number is not either"
 
 // sideRuns are the runs of a bar's side, or why they cannot be counted.
 type sideRuns struct {
@@ -46,10 +48,13 @@ type sideRuns struct {
 // bar judges one bar by all runs of the experiment.
 func (j *judge) bar(b bench.Bar) bench.BarResult {
 	out := bench.BarResult{Bar: b, Verdict: Unknown}
-	unit, known := compare.Unit(b.Metric)
+	unit, known := unitOf(b.Metric)
 	if !known {
 		out.Reason = "this program has no metric " + b.Metric
 		return out
+	}
+	if many(b.Metric) {
+		return j.manyBar(b, unit)
 	}
 	out.Unit = unit
 	of := j.side(b.Of)

@@ -156,9 +156,12 @@ func checkBars(bars []bench.Bar) error {
 		return wrong("it has no bars, which any run would meet")
 	}
 	for i, b := range bars {
-		unit, known := compare.Unit(b.Metric)
+		unit, known := unitOf(b.Metric)
 		if !known {
-			return wrong("experiment.bars[%d].metric: no metric %q; there are %s", i, b.Metric, strings.Join(compare.MetricNames(), ", "))
+			return wrong("experiment.bars[%d].metric: no metric %q; there are %s", i, b.Metric, strings.Join(append(compare.MetricNames(), manyNames()...), ", "))
+		}
+		if many(b.Metric) && (b.Over != nil || b.P95 != nil) {
+			return wrong("experiment.bars[%d]: %s is one number of an arm and reset: it has neither over nor p95", i, b.Metric)
 		}
 		want := map[string]string{"ns": "ns", "bytes": "bytes"}[unit] // a share is a plain number, and so is a ratio
 		if b.Over != nil {
