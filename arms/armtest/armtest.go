@@ -51,8 +51,6 @@ type Harness struct {
 	Resets int
 	// Siblings is how many slots of one checkpoint there are at once, at most; 0 is 4.
 	Siblings int
-	// Only names the tests to run; empty is all of them.
-	Only []string
 	// LockSubjects are locks that the checkpoint of a prepared slot must hold: each is the end of an engine.LockSubject, without the pid where that varies.
 	LockSubjects []string
 }
@@ -107,9 +105,6 @@ func Run(t *testing.T, h Harness) {
 		{"cancelled dump", testCancelDump},
 		{"cancelled restore", testCancelRestore},
 	} {
-		if len(h.Only) > 0 && !slices.Contains(h.Only, c.name) {
-			continue
-		}
 		t.Run(c.name, func(t *testing.T) {
 			defer leaves(t, h)()
 			c.test(t, h)

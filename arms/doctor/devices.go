@@ -85,7 +85,7 @@ func kvm(_ context.Context, h *Host) []bench.HostFinding {
 	case software != "":
 		return one(Warn, "kvm", "/dev/kvm makes a machine, and it is software: "+software+"; its times say nothing about a host whose processor virtualises", remedy)
 	}
-	return fine("kvm", "makes a machine with a processor")
+	return fine("kvm", "makes a machine with a processor; that guests run in it is tried for the arm qemu")
 }
 
 // softwareKVM says how one knows that the processor does not virtualise; empty where it does, as far as one can see.

@@ -62,8 +62,8 @@ func qemuTools(_ context.Context, h *Host) []bench.HostFinding {
 	return found
 }
 
-// accelerators are tried, each with a machine that holds nothing: that QEMU has
-// KVM built in, and that /dev/kvm is there, says little.
+// accelerators are tried, each with a machine whose guest has a few instructions: that
+// QEMU has KVM built in, that /dev/kvm is there, and that QEMU starts with it, says little.
 func accelerators(ctx context.Context, h *Host) []bench.HostFinding {
 	tool, err := h.QEMU(ctx)
 	if err != nil {
@@ -91,7 +91,7 @@ func accelerators(ctx context.Context, h *Host) []bench.HostFinding {
 	case software != "":
 		return one(Warn, "qemu-accel", "QEMU runs with KVM, and it is software: "+software, "measure on a host whose processor virtualises")
 	}
-	return append(found, fine("qemu-accel", "QEMU runs machines with KVM, read back")...)
+	return append(found, fine("qemu-accel", "QEMU runs machines with KVM, read back, and a guest ran to its end")...)
 }
 
 // tun: a machine's network card hangs on such a device, in a namespace of its own.

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -21,9 +22,13 @@ func light(t testing.TB) bench.Manifest {
 
 func TestConformance(t *testing.T) {
 	m := light(t)
+	base := filepath.Join(stateDir(), "work")
+	if err := os.MkdirAll(base, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	armtest.Run(t, armtest.Harness{
 		New:      func(t *testing.T) engine.Arm { return newArm(t, MethodFile) },
-		Manifest: m, State: stateDir(), Base: filepath.Join(stateDir(), "work"),
+		Manifest: m, State: stateDir(), Base: base,
 		// A boot for each moment: one in the midst of the work. At once is a test of its own; twenty resets are TestMethods.
 		Cancel: []time.Duration{100 * time.Millisecond}, Resets: 3, Siblings: 2,
 		LockSubjects: []string{"FLOCK WRITE lock on /root/lock bytes 0-EOF"},

@@ -49,19 +49,22 @@ func armOf(tool Tool, accel engine.Reading[string], method string) *Arm {
 	return New(bench.QEMUSettings{Accel: "tcg", Snapshot: method, Headroom: "512MiB"}, tool, accel, append(hostfacts.Read(), program))
 }
 
-var locate = sync.OnceValues(func() (Tool, error) { return Locate(context.Background(), "") })
+// found is what the host has; it is tried once.
+var found = sync.OnceValues(func() (*Arm, error) {
+	tool, err := Locate(context.Background(), "")
+	return &Arm{tool: tool, accel: tool.Accelerator(context.Background(), "tcg")}, err
+})
 
 func located(t testing.TB) (Tool, engine.Reading[string]) {
 	t.Helper()
-	tool, err := locate()
+	a, err := found()
 	if err != nil {
 		t.Fatalf("%v\nscripts/setup installs qemu-system-x86", err)
 	}
-	accel := tool.Accelerator(t.Context(), "tcg")
-	if have, known := accel.Get(); !known || have != "tcg" {
-		t.Fatalf("accelerator: %q %s", have, accel.Reason())
+	if have, known := a.accel.Get(); !known || have != "tcg" {
+		t.Fatalf("accelerator: %q %s", have, a.accel.Reason())
 	}
-	return tool, accel
+	return a.tool, a.accel
 }
 
 // newer is a QEMU of 9.0 or newer.

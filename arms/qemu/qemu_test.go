@@ -557,6 +557,23 @@ func TestSweep(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	// Nobody else's QEMU goes on with it, as after an upgrade of the host's.
+	handle, err := slot.(engine.Lasting).Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	params := bench.AdoptParams{Image: m.Image, Place: handle}
+	for _, o := range dir.Ledger.Open() {
+		params.Owned = append(params.Owned, bench.OwnedThing{Id: o.ID, Kind: o.Kind, Claim: o.Claim, Identity: o.Identity})
+	}
+	other := armOf(func() (Tool, engine.Reading[string], string) { tool, accel := newer(t); return tool, accel, MethodFile }())
+	if _, _, err := other.Adopt(t.Context(), ws, params); !errors.Is(err, engine.ErrRefused) || engine.Failure(err).Hint == "" ||
+		!strings.Contains(err.Error(), arm.tool.SHA256) || !strings.Contains(err.Error(), other.tool.SHA256) {
+		t.Errorf("another QEMU took the machine over: %v", err)
+	}
+	if err := slot.(engine.Mortal).Alive(); err != nil {
+		t.Errorf("a refused adoption: %v", err)
+	}
 	if err := dir.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"context"
+	_ "embed" // the probe
 	"errors"
 	"fmt"
 	"net"
@@ -233,14 +234,15 @@ func processor(accel string) string {
 	return "max"
 }
 
-// Accelerator starts a machine without a disk, as slots have it, with one accelerator and reads back which
-// one runs it: "kvm" or "tcg". Unknown, with what QEMU said, where it does not start.
+// Accelerator starts a machine without a disk, as slots have it, with one accelerator, reads back which
+// one runs it, "kvm" or "tcg", and has a small guest run in it to its end. Unknown, with what QEMU said,
+// where it does not start or the guest does not get there.
 func (t Tool) Accelerator(ctx context.Context, accel string) engine.Reading[string] {
 	have, err := t.accelerator(ctx, accel)
 	if err != nil {
 		return engine.Unknown[string](err.Error(), engine.ViewHost)
 	}
-	return engine.Known(have, "query-kvm", engine.ViewHost)
+	return engine.Known(have, "query-kvm, and a guest that ran", engine.ViewHost)
 }
 
 // accelerator asks a machine that is in no ledger: it hangs on a thread that lives
@@ -253,8 +255,36 @@ func (t Tool) accelerator(ctx context.Context, accel string) (have string, err e
 	return have, err
 }
 
+// probe is the guest that an accelerator is tried with, the firmware of one page:
+// testdata/probe/probe.s. QEMU exits with probeExit once it has run (isa-debug-exit).
+//
+//go:embed probe.bin
+var probe []byte
+
+const (
+	probeExit = 42<<1 | 1
+	// firmware is the smallest that QEMU takes.
+	firmware = 64 << 10
+	// probeTime is how long the guest may take; it has a few thousand instructions.
+	probeTime = 30 * time.Second
+)
+
+// newFirmware is a file with the probe where a processor begins.
+func newFirmware() (*os.File, error) {
+	f, err := newMemory(firmware)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.WriteAt(probe, firmware-int64(len(probe))); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// tried has the guest run: that QEMU starts and says that it has an accelerator is
+// true too where guests hang under it.
 func (t Tool) tried(ctx context.Context, accel string) (have string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -266,20 +296,30 @@ func (t Tool) tried(ctx context.Context, accel string) (have string, err error) 
 	if ours.Close(); err != nil {
 		return "", err
 	}
+	rom, err := newFirmware()
+	if err != nil {
+		conn.Close()
+		return "", err
+	}
+	defer rom.Close()
 	var said strings.Builder
 	cmd := exec.CommandContext(ctx, t.Path, "-machine", "q35,accel="+accel, "-cpu", processor(accel), "-m", "32M",
-		"-nodefaults", "-no-user-config", "-display", "none", "-S",
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-S", "-bios", inherited(4), "-device", "isa-debug-exit,iobase=0xf4,iosize=4",
 		"-chardev", "socket,id=qmp,fd=3", "-mon", "chardev=qmp,mode=control")
-	cmd.Env, cmd.Stderr, cmd.ExtraFiles = environment, &said, []*os.File{theirs}
+	cmd.Env, cmd.Stderr, cmd.ExtraFiles = environment, &said, []*os.File{theirs, rom}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		conn.Close()
 		return "", err
 	}
 	theirs.Close()
+	ended := false
+	end := func() error { ended = true; return cmd.Wait() }
 	defer func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+		if !ended {
+			cmd.Process.Kill()
+			end()
+		}
 		if err != nil && said.Len() > 0 {
 			err = fmt.Errorf("%w: %s", err, lastLine(said.String()))
 		}
@@ -289,7 +329,19 @@ func (t Tool) tried(ctx context.Context, accel string) (have string, err error) 
 		return "", err
 	}
 	defer m.Disconnect()
-	return accelerator(ctx, m)
+	if have, err = accelerator(ctx, m); err != nil {
+		return "", err
+	}
+	cerr := m.Execute(ctx, "cont", nil, nil) // QEMU may be gone before it answers
+	err = end()
+	switch code := cmd.ProcessState.ExitCode(); {
+	case code == probeExit:
+		return have, nil
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%w: QEMU starts with %s, and a guest of a few instructions does not get to their end: %w", engine.ErrDeadline, have, context.Cause(ctx))
+	default:
+		return "", fmt.Errorf("QEMU starts with %s, and a guest of a few instructions ends it with %d, not %d: %w", have, code, probeExit, errors.Join(err, cerr))
+	}
 }
 
 // accelerator reads which accelerator runs a machine. "present" says only that

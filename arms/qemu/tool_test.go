@@ -1,6 +1,8 @@
 package qemu
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -31,6 +33,55 @@ func TestRuns(t *testing.T) {
 	}
 	if err := (Tool{SHA256: sum}).runs(1 << 30); !errors.Is(err, engine.ErrUnknown) {
 		t.Errorf("a process that is none: %v", err)
+	}
+}
+
+// The probe is what its source says.
+func TestProbeIsItsSource(t *testing.T) {
+	dir := t.TempDir()
+	object, program, page := filepath.Join(dir, "o"), filepath.Join(dir, "elf"), filepath.Join(dir, "page")
+	run(t, "as", "--64", "testdata/probe/probe.s", "-o", object)
+	run(t, "ld", "-e", "0", "-Ttext", "0", object, "-o", program)
+	run(t, "objcopy", "-O", "binary", "-j", ".text", program, page)
+	if !bytes.Equal(read(t, page), probe) {
+		t.Error("probe.bin is of another source: make it again")
+	}
+}
+
+// A machine whose guest does not run is no accelerator, whatever QEMU says of it.
+func TestGuestIsTried(t *testing.T) {
+	tool, _ := located(t)
+	for _, c := range []struct {
+		name, does, want string
+		tool             Tool
+	}{
+		{"runs", "", "", tool},
+		{"runs in a newer one", "", "", func() Tool { n, _ := newer(t); return n }()},
+		{"hangs", "hlt", "-", tool}, // a busy machine may not even have started QEMU by then
+		{"ends otherwise", "out", "ends it with 3", tool},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sound := probe
+			defer func() { probe = sound }()
+			probe = bytes.Clone(sound)
+			switch c.does {
+			case "hlt": // at the first instruction
+				copy(probe[0xff0:], []byte{0xfa, 0xf4, 0xeb, 0xfd})
+			case "out": // mov $1, %al; mov $0xf4, %dx; out %al, %dx
+				copy(probe[0xff0:], []byte{0xb0, 1, 0xba, 0xf4, 0, 0xee, 0xf4})
+			}
+			ctx := t.Context()
+			if c.does == "hlt" {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, 3*time.Second)
+				defer cancel()
+			}
+			have := c.tool.Accelerator(ctx, "tcg")
+			text, known := have.Get()
+			if known != (c.want == "") || known && text != "tcg" || !strings.Contains(have.Reason(), c.want) && c.does != "hlt" {
+				t.Errorf("%q %v %s", text, known, have.Reason())
+			}
+		})
 	}
 }
 
