@@ -61,7 +61,7 @@ func (a *Arm) adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptPara
 				return nil, nil, err
 			}
 		}
-		t.Volatile = a.settings.Writes != "durable"
+		t.Volatile = a.settings.Writes == "volatile"
 		pl.now = &tenancy{Tenancy: *t}
 	}
 	return pl.root, pl, nil

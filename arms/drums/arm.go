@@ -59,7 +59,7 @@ func (a *Arm) Describe() engine.Description {
 		d.Differences = append(d.Differences, bench.Difference{Name: "locks-lost",
 			Text: "POSIX locks on files that their owner maps are lost by CRIU's restore"})
 	}
-	if a.settings.Writes != "durable" {
+	if a.settings.Writes == "volatile" {
 		d.Differences = append(d.Differences, bench.Difference{Name: "volatile",
 			Text: "sync calls in a slot write nothing back (overlayfs's option volatile); a checkpoint is written back when it is sealed"})
 	}

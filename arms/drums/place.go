@@ -102,7 +102,7 @@ func (p *place) move(r bench.Resources) (*tenancy, error) {
 	if p.now != nil {
 		return nil, errors.New("move into place: it is taken")
 	}
-	t := &tenancy{Tenancy: tree.Tenancy{Dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), Volatile: p.arm.settings.Writes != "durable"}}
+	t := &tenancy{Tenancy: tree.Tenancy{Dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), Volatile: p.arm.settings.Writes == "volatile"}}
 	p.next++
 	p.now = t // from here on vacate takes away whatever was made
 	if err := t.Make(p.ws.Ledger); err != nil {

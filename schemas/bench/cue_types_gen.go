@@ -1125,7 +1125,7 @@ type DrumsSettings struct {
 	// How a slot's network comes back where it is the loopback interface as every new network namespace has it once that is up. direct: the engine brings it up over netlink and compares it with the checkpoint before any socket is made. criu: CRIU does, with the programs ip and iptables. Another network is always CRIU's.
 	Loopback string `json:"loopback"`
 
-	// What sync calls of a slot do. volatile: nothing, and neither do copies into its upper layer and its end wait for a disk; after a crash of the host a slot is of no use anyhow, and a checkpoint is written back when it is sealed. durable: they write back, to a disk that all slots share.
+	// What sync calls of a slot do. durable: they write back, as on the other arms, to a disk that all slots share. volatile: nothing, and neither do copies into its upper layer and its end wait for a disk; after a crash of the host a slot is of no use anyhow, and a checkpoint is written back when it is sealed.
 	Writes string `json:"writes"`
 
 	// Digest that the CRIU in use has to have.
