@@ -63,6 +63,9 @@ func (b *build) makeTree(ctx context.Context, tar, dir string) error {
 	if err := b.lay(root); err != nil {
 		return err
 	}
+	if err := b.runInside(ctx, dir); err != nil {
+		return err
+	}
 	if err := b.layBoot(ctx, root, dir); err != nil {
 		return err
 	}
@@ -93,8 +96,17 @@ func (b *build) lay(root *os.Root) error {
 		return &engine.Error{Op: "open folder of the recipe", Err: err}
 	}
 	defer sources.Close()
+	neighbours, err := os.OpenRoot(filepath.Join(b.Dir, ".."))
+	if err != nil {
+		return &engine.Error{Op: "open folder of the recipe's neighbours", Err: err}
+	}
+	defer neighbours.Close()
 	for _, file := range b.Recipe.Files {
-		if err := layFile(root, sources, file); err != nil {
+		from := sources
+		if rest, ok := strings.CutPrefix(file.Source, "../"); ok {
+			from, file.Source = neighbours, rest
+		}
+		if err := layFile(root, from, file); err != nil {
 			return err
 		}
 	}
@@ -104,6 +116,25 @@ func (b *build) lay(root *os.Root) error {
 	}
 	defer guestd.Close()
 	return writeFile(root, GuestdPath, 0o755, guestd)
+}
+
+// runInside runs the recipe's commands with the tree as their root, where they see no process, no
+// network and no mount of the machine, and end with the build.
+func (b *build) runInside(ctx context.Context, dir string) error {
+	for _, argv := range b.Recipe.Run {
+		cmd, err := command(ctx, "unshare", append([]string{
+			"--fork", "--pid", "--kill-child", "--mount", "--net", "--ipc", "--uts", "--root=" + dir, "--wd=/", "--",
+		}, argv...)...)
+		if err != nil {
+			return err
+		}
+		// Nothing of the machine's: a home or a proxy must not decide what a command leaves.
+		cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "TZ=UTC", fmt.Sprintf("SOURCE_DATE_EPOCH=%d", b.Recipe.Epoch)}
+		if _, err := output(ctx, fmt.Sprintf("run %q in the tree", argv), cmd); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func layFile(root, sources *os.Root, file bench.RecipeFile) error {
@@ -120,7 +151,7 @@ func layFile(root, sources *os.Root, file bench.RecipeFile) error {
 	}
 	f, err := sources.Open(file.Source)
 	if err != nil {
-		return &engine.Error{Op: op, Err: fmt.Errorf("%w: %w", err, engine.ErrUsage), Hint: "a source lies beside the recipe, in its folder or below"}
+		return &engine.Error{Op: op, Err: fmt.Errorf("%w: %w", err, engine.ErrUsage), Hint: "a source lies beside the recipe, in its folder or below, or in a neighbour's: ../NEIGHBOUR/FILE"}
 	}
 	defer f.Close()
 	return writeFile(root, string(file.Path), fs.FileMode(mode), f)

@@ -47,6 +47,11 @@ func newIdentity(name, home string, display bool) (*identity, error) {
 	return who, os.Setenv("PATH", searchPath)
 }
 
+// rootIdentity is that of a service which the manifest has run as root: nothing of the user's.
+func rootIdentity() *identity {
+	return &identity{groups: []uint32{0}, home: "/root", env: []string{"HOME=/root", "LOGNAME=root", "PATH=" + searchPath, "SHELL=/bin/sh", "USER=root"}}
+}
+
 func (who *identity) setIDs(u *user.User) error {
 	id := func(text string) (uint32, error) {
 		n, err := strconv.ParseUint(text, 10, 32)

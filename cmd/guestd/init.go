@@ -46,11 +46,16 @@ func runInit() (err error) {
 	if err != nil {
 		return err
 	}
+	unix.Umask(0o022)
+	if config.Session != nil {
+		if err := who.openSession("/", *config.Session); err != nil {
+			return err
+		}
+	}
 	own, err := newSelf()
 	if err != nil {
 		return err
 	}
-	unix.Umask(0o022)
 
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, unix.SIGCHLD, unix.SIGTERM, unix.SIGINT)
@@ -143,6 +148,9 @@ func readConfig() (bench.Guest, error) {
 	for _, s := range config.Services {
 		if s.Name == "" || names[s.Name] || len(s.Exec) == 0 || s.Exec[0] == "" {
 			return config, fmt.Errorf("service %q is named twice, or has no name or program", s.Name)
+		}
+		if s.User != "" && s.User != "root" {
+			return config, fmt.Errorf("service %s as user %q: only root is named, all others run as the guest's user", s.Name, s.User)
 		}
 		names[s.Name] = true
 	}

@@ -93,7 +93,11 @@ func (s *slot) startService(i int, c bench.Service) error {
 			return fmt.Errorf("its ready path %s is there before it was started", ready)
 		}
 	}
-	path, err := s.who.program(c.Exec[0])
+	who := s.who
+	if c.User == "root" {
+		who = rootIdentity()
+	}
+	path, err := who.program(c.Exec[0])
 	if err != nil {
 		return err
 	}
@@ -116,7 +120,7 @@ func (s *slot) startService(i int, c bench.Service) error {
 		s.mu.Unlock()
 		return errors.New("the slot is ending")
 	}
-	pid, ended, err := s.procs.start(path, c.Exec, s.who.attributes(c.Env, null.Fd(), log.Fd(), log.Fd()), noMark)
+	pid, ended, err := s.procs.start(path, c.Exec, who.attributes(c.Env, null.Fd(), log.Fd(), log.Fd()), noMark)
 	if err != nil {
 		s.mu.Unlock()
 		return fmt.Errorf("start %s: %w", path, err)

@@ -721,6 +721,9 @@ type Guest struct {
 	// The screen; absent where the guest has none. guestd reaches it as DISPLAY :0.
 	Display *Display `json:"display,omitempty"`
 
+	// The desktop session that services and programs of the user belong to; absent where there is none.
+	Session *Session `json:"session,omitempty"`
+
 	// Programs that guestd starts, in this order, and keeps watch over. One that ends makes the slot failed.
 	Services []Service `json:"services"`
 
@@ -737,9 +740,24 @@ type Display struct {
 	Depth int64 `json:"depth"`
 }
 
+// Session is a user's session as a display manager would open it. guestd makes the runtime directory
+// (/run/user/UID, 0700, the user's own) and the folders of X's and ICE's sockets, and gives everything that runs as the
+// user the session's variables: those of the image's own files (NAME.desktop below /usr/share/xsessions,
+// /etc/environment, /etc/default/locale), XDG_RUNTIME_DIR, and DBUS_SESSION_BUS_ADDRESS, which is the socket bus in it.
+type Session struct {
+	// The session's file, without .desktop.
+	Desktop Name `json:"desktop"`
+
+	// Variables that are laid over those.
+	Env map[string]string `json:"env,omitempty"`
+}
+
 // Service is one long-running program of the guest.
 type Service struct {
 	Name Name `json:"name"`
+
+	// Whom it runs as; absent: the guest's user.
+	User string `json:"user,omitempty"`
 
 	Exec []string `json:"exec"`
 
@@ -2358,6 +2376,10 @@ type Recipe struct {
 	// Files laid over the tree.
 	Files []RecipeFile `json:"files"`
 
+	// Commands that are run in the tree once its files are laid, each with the tree as its root directory, in
+	// namespaces of its own and without a network: users, caches. What they write must depend on the tree alone.
+	Run []Exec `json:"run"`
+
 	// Paths removed from the tree.
 	Remove []string `json:"remove"`
 
@@ -2373,7 +2395,7 @@ type RecipeFile struct {
 
 	Mode string `json:"mode"`
 
-	// Content, or a file beside the recipe.
+	// Content, or a file beside the recipe. One of a neighbour's folder is named ../NEIGHBOUR/FILE.
 	Content string `json:"content,omitempty"`
 
 	Source string `json:"source,omitempty"`
