@@ -112,10 +112,15 @@ type Stopped interface {
 	Resume(ctx context.Context) (Slot, error)
 }
 
+// ScreenFile is the name of GuestReference's picture in the checkpoint's folder.
+const ScreenFile = "screen.png"
+
 // GuestReference is what the guest server said last before a dump; the arm seals it into the checkpoint.
 type GuestReference struct {
 	Live   bench.LiveState
 	Canary string
+	// Screen is a picture of the screen as PNG; nil where the manifest compares none.
+	Screen []byte
 }
 
 // Checkpoint is a sealed checkpoint on disk.

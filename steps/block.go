@@ -86,6 +86,10 @@ type wiring struct {
 	dropping bool
 	// branch is what the rounds of a task that branches restore and are judged by; nil where there is no checkpoint.
 	branch *branchPoint
+	// checkpoint that rollouts begin with; not there in cold mode.
+	checkpoint engine.Promise[engine.Checkpoint]
+	// compares says that each restored screen is compared with the dumped one; the person who is asked then sees both.
+	compares bool
 	// looked says that a rollout's screen waits for a person already.
 	looked bool
 	// ends are the last gates of all rollouts.
@@ -213,13 +217,15 @@ func (w *wiring) dump(at At, slot engine.Promise[engine.Slot], after ...engine.I
 		gates = append(gates, engine.After(GateSlot(w.b, at.step("gate-enclosed-"+name), slot, bench.GateParams{Gate: name}, after...)))
 	}
 	dumped := Dump(w.b, at.step("dump"), slot, bench.DumpParams{
-		Port: w.port(), Policy: w.policy(), Exclude: w.exclude(), Canary: w.m.Canary, Workload: w.workload,
+		Port: w.port(), Policy: w.policy(), Exclude: w.exclude(), Canary: w.m.Canary, Workload: w.workload, Screen: w.m.Screen,
 	}, gates...)
 	return dumped, GateCheckpoint(w.b, at.step("gate-checkpoint"), engine.First(dumped))
 }
 
 // resets wires rollouts that each begin with a restore of one checkpoint.
 func (w *wiring) resets(cp engine.Promise[engine.Checkpoint], complete engine.Promise[engine.Judged]) {
+	// A checkpoint that holds nothing of the task is of a screen that its set-up may change.
+	w.checkpoint, w.compares = cp, w.m.Screen != nil && !w.late && w.m.Task.Branching == nil
 	ended := make([]engine.Input, len(w.last))
 	for k := range ended {
 		ended[k] = engine.After(complete)
@@ -330,7 +336,13 @@ func (w *wiring) before(r begun, policy bench.Policy, held ...engine.Input) engi
 	gates := append(slices.Clip(r.gates), held...)
 	inspected := Inspect(w.b, at.step("inspect"), slot, bench.InspectParams{Port: w.port(), Display: w.m.Guest.Display}, append(gates, engine.After(r.measured))...)
 	gates = append(gates, engine.After(inspected))
-	if w.looks(at) {
+	if w.compares {
+		p := bench.GateParams{Gate: gate.Screen, Port: w.port(), Screen: w.m.Screen}
+		if w.looks(at) {
+			p.Review = w.m.Review
+		}
+		gates = append(gates, engine.After(GateRestored(w.b, at.step("gate-screen"), slot, w.checkpoint, p, gates...)))
+	} else if w.looks(at) {
 		gates = append(gates, engine.After(GateSlot(w.b, at.step("gate-look"), slot, bench.GateParams{Gate: gate.Look, Port: w.port(), Review: w.m.Review}, gates...)))
 	}
 	before := Evaluate(w.b, at.step("evaluate-before"), slot, w.first, w.evaluate("before", policy), gates...)

@@ -28,6 +28,11 @@ var bindDump = engine.Bind(KindDump, func(ctx context.Context, x *engine.Exec, p
 		return out, err
 	}
 	ref.Canary = string(canary)
+	if p.Screen != nil {
+		if ref.Screen, err = stillScreen(ctx, client, *p.Screen); err != nil {
+			return out, err
+		}
+	}
 	out.A, out.B, err = slot.Dump(ctx, p, ref)
 	if err != nil {
 		return out, err

@@ -158,6 +158,7 @@ var gates = map[string]func(context.Context, *engine.Exec, bench.GateParams) (en
 		}
 		return gate.JudgeLook(p.Review.Question, picture), nil
 	},
+	gate.Screen: fidelity,
 	gate.Canary: func(ctx context.Context, x *engine.Exec, p bench.GateParams) (engine.Judgement, error) {
 		c := dial(engine.In[engine.Slot](x, 0), p.Port)
 		return judgeCanary(ctx, c, string(p.Canary.File), string(engine.In[engine.Canary](x, 1))), nil

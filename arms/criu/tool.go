@@ -32,6 +32,9 @@ type Tool struct {
 	SHA256 string
 	// Origin is "closure" for a private copy and "operator" for one that the operator named.
 	Origin string
+	// Shim says what an operator's program has preloaded that is no part of CRIU; empty for nothing. Tests on a machine
+	// without CAP_SYS_RESOURCE have one (scripts/criu-shim); it is in the record of every run.
+	Shim string
 	// Record is the file that names the program, RecordSHA256 its digest: it stands for the closure's packages.
 	Record, RecordSHA256 string
 	// Packages and Libraries of a closure. Each library was compared with its digest. Empty for an operator's program, whose libraries are the host's.
@@ -57,6 +60,7 @@ type record struct {
 	Criu struct {
 		Path   string `json:"path"`
 		SHA256 string `json:"sha256"`
+		Shim   string `json:"shim"`
 	} `json:"criu"`
 	// Path stands at the top where an operator wrote the file by hand.
 	Path      string    `json:"path"`
@@ -112,7 +116,7 @@ func locate(dir string) (Tool, error) {
 	}
 	digest := sha256.Sum256(data)
 	t.RecordSHA256 = hex.EncodeToString(digest[:])
-	t.Packages, t.Libraries = r.Packages, r.Libraries
+	t.Packages, t.Libraries, t.Shim = r.Packages, r.Libraries, r.Criu.Shim
 	path := r.Criu.Path
 	if path == "" {
 		path = r.Path
@@ -169,6 +173,9 @@ func (t Tool) Facts() []bench.Fact {
 		known("path", t.Path, t.Record),
 		known("origin", t.Origin, t.Record),
 		known("record.sha256", t.RecordSHA256, t.Record),
+	}
+	if t.Shim != "" {
+		facts = append(facts, known("shim", t.Shim, t.Record))
 	}
 	if t.Origin != "closure" {
 		return append(facts, engine.Unknown[string]("an operator's criu uses the host's libraries", engine.ViewHost).Fact("criu.packages"))

@@ -31,6 +31,10 @@ func criuTool(ctx context.Context, h *Host) []bench.HostFinding {
 		return one(Unknown, "criu", "cannot be asked: "+err.Error(), remedy)
 	}
 	found := fine("criu", "%s (%s) at %s", tool.Version, tool.Origin, tool.Path)
+	if tool.Shim != "" {
+		found = append(found, one(Warn, "criu-shim", "criu runs with a shim of the tests: "+tool.Shim+"; it is a fact of every run (criu.shim)",
+			"give this process CAP_SYS_RESOURCE, and run scripts/setup without DRUMSBENCH_CRIU")...)
+	}
 	switch err := h.Check(ctx, tool); {
 	case ctx.Err() != nil:
 		return append(found, one(Unknown, "criu-check", "criu check did not end: "+context.Cause(ctx).Error(), "look what holds up the host, and ask again")...)

@@ -11,6 +11,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -53,6 +54,9 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 			return engine.Checkpoint{}, errors.New("criu dumped the tree without saying that it was stopped; no census was taken")
 		}
 		defer engine.StartSpan(ctx, "seal")()
+		if err := checkpoint.KeepScreen(dir, ref); err != nil {
+			return engine.Checkpoint{}, err
+		}
 		facts := append(s.arm.tool.Facts(), s.arm.host...)
 		return tree.Dumped{
 			Arm: Kind, Slot: s.name, Params: p, Root: s.root.Root, Tenancy: t.life(), Group: s.group, Census: c,

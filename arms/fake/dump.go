@@ -147,6 +147,9 @@ func (s *slot) seal(ctx context.Context, t *tenancy, dir string, p bench.DumpPar
 	if t.fault("dump-foreign") {
 		facts[0].Value = "another"
 	}
+	if err := checkpoint.KeepScreen(dir, ref); err != nil {
+		return cp, err
+	}
 	cp, err = checkpoint.Seal(ctx, dir, bench.Checkpoint{
 		ApiVersion: engine.APIVersion, Arm: Kind, Created: engine.Timestamp(time.Now()), Workload: p.Workload, Image: s.root.pin,
 		Layers: []string{layerDir}, CopyUp: []string{}, Locks: nonNil(c.memory.Locks),

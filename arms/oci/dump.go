@@ -14,6 +14,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -88,6 +89,9 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 		defer engine.StartSpan(ctx, "seal")()
 		stopped := slices.Sorted(maps.Keys(c.stopped))
 		if err := tree.WriteJSON(filepath.Join(dir, stoppedFile), tree.NonNil(stopped)); err != nil {
+			return engine.Checkpoint{}, err
+		}
+		if err := checkpoint.KeepScreen(dir, ref); err != nil {
 			return engine.Checkpoint{}, err
 		}
 		config, err := os.ReadFile(filepath.Join(s.container(t).bundle(), configFile))

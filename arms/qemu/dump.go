@@ -73,11 +73,11 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 	if err != nil {
 		return cp, errors.Join(err, s.goOn(ctx))
 	}
-	return s.write(ctx, p, c)
+	return s.write(ctx, p, c, ref)
 }
 
 // write saves the machine as a checkpoint and ends it; the caller is attached.
-func (s *slot) write(ctx context.Context, p bench.DumpParams, c census) (cp engine.Checkpoint, err error) {
+func (s *slot) write(ctx context.Context, p bench.DumpParams, c census, ref engine.GuestReference) (cp engine.Checkpoint, err error) {
 	t := s.now
 	// Made in the scratch directory and moved once it is sealed: what is not a whole
 	// checkpoint never looks like one, and sweep knows whose it is.
@@ -107,7 +107,7 @@ func (s *slot) write(ctx context.Context, p bench.DumpParams, c census) (cp engi
 		return cp, errors.Join(err, s.end(undo))
 	}
 	defer engine.StartSpan(ctx, "seal")()
-	if cp, err = s.seal(ctx, dir, p, c); err != nil {
+	if cp, err = s.seal(ctx, dir, p, c, ref); err != nil {
 		return cp, err
 	}
 	if cp.Dir, err = s.ws.CheckpointDir(s.name); err != nil {
@@ -277,13 +277,16 @@ func (p *place) end(ctx context.Context) error {
 }
 
 // seal makes the checkpoint's files read-only and writes the handle.
-func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c census) (engine.Checkpoint, error) {
+func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c census, ref engine.GuestReference) (engine.Checkpoint, error) {
 	t := s.now
 	state, err := json.MarshalIndent(c.state, "", "  ")
 	if err != nil {
 		return engine.Checkpoint{}, err
 	}
 	if err := os.WriteFile(filepath.Join(dir, stateFile), append(state, '\n'), 0o400); err != nil {
+		return engine.Checkpoint{}, err
+	}
+	if err := checkpoint.KeepScreen(dir, ref); err != nil {
 		return engine.Checkpoint{}, err
 	}
 	entries, err := os.ReadDir(dir)

@@ -268,7 +268,7 @@ func selfBoots(t *testing.T, method string, m bench.Manifest) {
 	if err := tenancy.attach(ctx); err != nil {
 		t.Fatal(err)
 	}
-	cp, err := s.slot.(*slot).write(ctx, p, census{})
+	cp, err := s.slot.(*slot).write(ctx, p, census{}, engine.GuestReference{})
 	tenancy.detach()
 	if err != nil {
 		t.Fatal(describe(err))

@@ -65,6 +65,17 @@ func Seal(ctx context.Context, dir string, h bench.Checkpoint) (engine.Checkpoin
 	return engine.Checkpoint{Dir: dir, Handle: h}, nil
 }
 
+// KeepScreen writes the picture of a guest's reference, if there is one, where Seal finds it.
+func KeepScreen(dir string, ref engine.GuestReference) error {
+	if ref.Screen == nil {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(dir, engine.ScreenFile), ref.Screen, 0o600); err != nil {
+		return &engine.Error{Op: "keep picture of the screen", Err: err}
+	}
+	return nil
+}
+
 // Digest of a handle, as records carry it.
 func Digest(h bench.Checkpoint) (bench.SHA256, error) { return canonical.Digest(h) }
 

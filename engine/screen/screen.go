@@ -306,6 +306,42 @@ func Measure(img image.Image, work proto.Rect) Measures {
 	return m
 }
 
+// Differ is the part of the pixels outside of the moving regions in which two
+// pictures differ. Pictures of two sizes differ in all of them. Where the regions
+// leave less than half of the screen there is nothing to compare by: an error.
+func Differ(a, b image.Image, moving []bench.Region) (float64, error) {
+	p, q := opaque(a), opaque(b)
+	if p.Rect.Size() != q.Rect.Size() {
+		return 1, nil
+	}
+	width, height := p.Rect.Dx(), p.Rect.Dy()
+	masked := make([]bool, width*height)
+	left := width * height
+	for _, r := range moving {
+		part := rectangle(proto.Rect{X: int(r.X), Y: int(r.Y), Width: int(r.Width), Height: int(r.Height)}).Intersect(p.Rect)
+		for y := part.Min.Y; y < part.Max.Y; y++ {
+			for x := part.Min.X; x < part.Max.X; x++ {
+				if !masked[y*width+x] {
+					masked[y*width+x] = true
+					left--
+				}
+			}
+		}
+	}
+	if left == 0 || 2*left < width*height {
+		return 0, &engine.Error{Op: "compare pictures of the screen", Err: fmt.Errorf("%w: the moving regions leave %d of %d pixels", engine.ErrUnknown, left, width*height)}
+	}
+	n := 0
+	for y := range height {
+		for x := range width {
+			if !masked[y*width+x] && !bytes.Equal(p.Pix[y*p.Stride+4*x:][:3], q.Pix[y*q.Stride+4*x:][:3]) {
+				n++
+			}
+		}
+	}
+	return float64(n) / float64(left), nil
+}
+
 // differing is the number of pixels in which two pictures of one size differ.
 func differing(a, b *image.RGBA) int {
 	n, width := 0, 4*a.Rect.Dx()

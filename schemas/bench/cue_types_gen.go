@@ -871,6 +871,34 @@ type DumpParams struct {
 	Canary Canary `json:"canary"`
 
 	Workload SHA256 `json:"workload"`
+
+	// The checkpoint keeps a picture of the screen, once that stands still.
+	Screen *ScreenPolicy `json:"screen,omitempty"`
+}
+
+// ScreenPolicy: the picture of a restored screen, once it is ready, is compared with the last one before the dump,
+// pixel by pixel outside of the regions that move by themselves. Both pictures are kept. The dump waits until the
+// screen stands still but for them.
+type ScreenPolicy struct {
+	// Largest part of the pixels outside of the regions that may differ.
+	Differ float64 `json:"differ"`
+
+	// What moves by itself, such as a clock or a cursor.
+	Moving []Region `json:"moving"`
+}
+
+// Region is a rectangle of the screen, in pixels.
+type Region struct {
+	X int64 `json:"x"`
+
+	Y int64 `json:"y"`
+
+	Width int64 `json:"width"`
+
+	Height int64 `json:"height"`
+
+	// What is there.
+	Why string `json:"why"`
 }
 
 // Registration is an experiment as it was laid down before it ran: canonical JSON, so that the
@@ -939,6 +967,9 @@ type Manifest struct {
 
 	// What a checkpoint may contain.
 	Checkpoint *CheckpointPolicy `json:"checkpoint,omitempty"`
+
+	// How like the screen of a restored slot must be to the one that was dumped. Without it nobody compares them.
+	Screen *ScreenPolicy `json:"screen,omitempty"`
 
 	// What a person has to look at before the run counts. Without it nobody has to.
 	Review *ReviewPolicy `json:"review,omitempty"`
@@ -2238,6 +2269,8 @@ type GateParams struct {
 	Review *ReviewPolicy `json:"review,omitempty"`
 
 	Branches []Branch `json:"branches,omitempty"`
+
+	Screen *ScreenPolicy `json:"screen,omitempty"`
 }
 
 type ActParams struct {

@@ -40,6 +40,7 @@ const (
 	Diverged = "diverged"
 	Parent   = "parent"
 	Audit    = "audit"
+	Screen   = "screen"
 )
 
 // known returns the reading's value, or notes in j that it is unknown.
