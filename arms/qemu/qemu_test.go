@@ -377,7 +377,7 @@ func (s made) notFrozen(t *testing.T, cp engine.Checkpoint, place engine.Place) 
 	if err := tenancy.attach(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ran, err := sl.write(t.Context(), bench.DumpParams{Policy: *s.m.Checkpoint, Workload: cp.Handle.Workload}, census{freezer: cp.Handle.Facts[i].Value})
+	ran, err := sl.write(t.Context(), bench.DumpParams{Policy: *s.m.Checkpoint, Workload: cp.Handle.Workload}, census{freezer: cp.Handle.Facts[i].Value}, engine.GuestReference{})
 	tenancy.detach()
 	if err != nil {
 		t.Fatal(describe(err))
