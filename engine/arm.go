@@ -216,6 +216,25 @@ type Limits struct {
 	Tasks, Outside []int
 	// Groups are the cgroup paths by controller ("" is the v2 hierarchy).
 	Groups map[string]string
+	// Confinement is what else holds the slot's tasks.
+	Confinement Confinement
+}
+
+// Confinement is what a slot's tasks can reach as the kernel has it. A text that is
+// empty was not read.
+type Confinement struct {
+	// Capabilities are all that any task holds or can come to hold, by name.
+	Capabilities string
+	// Devices are what tasks can open, as the kernel says it.
+	Devices string
+	// Beyond names each thing that reaches further than the arm allows.
+	Beyond []string
+}
+
+// OwnKernel is the confinement of a slot that is a machine: its capabilities and
+// devices are those of its own kernel.
+func OwnKernel() Confinement {
+	return Confinement{Capabilities: "of a kernel of its own", Devices: "of a kernel of its own"}
 }
 
 // Telling is an optional interface of a Slot: facts about how it came to run,

@@ -60,8 +60,9 @@ var carried = map[string]bool{"proc": true, "sysfs": true, "tmpfs": true, "devpt
 
 // MountContract names each mount that is not the slot's own. A bind of a host
 // file or device "doesn't have a proper root mount" for CRIU, and a recursive
-// /sys brings in configfs, bpf and others that it cannot dump. allowed are mount
-// points that an arm's runtime must bind and declares.
+// /sys brings in configfs, bpf and others that it cannot dump. A part of proc that
+// lies over itself, read-only, is the slot's own. allowed are mount points that an
+// arm's runtime must bind and declares.
 func MountContract(mounts []bench.Mount, allowed ...string) []bench.Finding {
 	pass := map[string]bool{}
 	for _, a := range allowed {
@@ -81,6 +82,7 @@ func MountContract(mounts []bench.Mount, allowed ...string) []bench.Finding {
 				offend("/", "the root is not the slot's own overlay", "overlay with root /", m.Fstype+" with root "+m.Root)
 			}
 		case pass[m.Point]:
+		case m.Fstype == "proc" && m.Point == "/proc"+m.Root && slices.Contains(m.Options, "ro"):
 		case !carried[m.Fstype]:
 			offend(m.Point, "a "+m.Fstype+" mount cannot be carried by a checkpoint", "", m.Source)
 		case m.Root != "/":

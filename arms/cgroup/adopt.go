@@ -147,6 +147,13 @@ func (l *Limits) adoptV1(o *Owner) error {
 			return &engine.Error{Op: "adopt limits", Err: fmt.Errorf("%w: no group of the slot's is on the hierarchy of the %s controller", engine.ErrRefused, c)}
 		}
 	}
+	if h, mounted := o.at.v1[controllerDevices]; mounted {
+		for _, n := range l.nodes {
+			if _, err := below(h.mount, n.path); err == nil {
+				l.devices = n.path
+			}
+		}
+	}
 	if _, err := os.Lstat(filepath.Join(l.places[controllerMemory].dir, v1SwapLimit)); err != nil {
 		l.noSwap = v1NoSwap
 	}

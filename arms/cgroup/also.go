@@ -16,6 +16,9 @@ func (l *Limits) Also(owner *Owner, controller string) error {
 		return nil
 	}
 	dir := filepath.Join(h.dir(), filepath.Base(l.nodes[0].path))
+	if controller == controllerDevices {
+		l.devices = dir
+	}
 	for _, n := range l.nodes {
 		if n.path == dir { // co-mounted with one of the limits' own
 			return nil

@@ -36,6 +36,8 @@ type Limits struct {
 	// nothing for limits that we make.
 	scope *Group
 	want  bounds
+	// devices is the group on v1's devices hierarchy; empty without one.
+	devices string
 	// noSwap says why swap cannot be bounded or read; empty when it can.
 	noSwap string
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
+	"github.com/drumsbench/drumsbench/arms/confine"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
@@ -109,8 +110,10 @@ func (p *place) move(r bench.Resources) (*tenancy, error) {
 		return nil, err
 	}
 	var err error
-	t.Limits, err = cgroup.NewLimits(p.ws, p.arm.groups.Run, p.name, r)
-	return t, err
+	if t.Limits, err = cgroup.NewLimits(p.ws, p.arm.groups.Run, p.name, r); err != nil {
+		return nil, err
+	}
+	return t, t.Limits.Guard(p.arm.groups.Run, confine.DeviceRules())
 }
 
 // Vacate implements engine.Place: it ends the tree and takes the tenancy away.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/arms/confine"
 	"github.com/drumsbench/drumsbench/arms/netns"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
@@ -72,13 +72,7 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 		if err != nil {
 			return err
 		}
-		err = t.Mount(p.root.Dir())
-		if err == nil {
-			err = prepare(t.Merged(), p.name)
-		}
-		if err == nil {
-			err = startInside(cmd)
-		}
+		err = p.startIn(t, cmd)
 		return errors.Join(err, leave())
 	})
 	if err != nil {
@@ -95,13 +89,31 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 	return &slot{p}, p.tree(t).Limited()
 }
 
-// prepare makes the calling thread's namespaces those of the slot on root, all but
-// proc, which only a process of the slot's pid namespace can mount: guestd does.
-func prepare(root, hostname string) error {
-	if err := mountSystem(root); err != nil {
+// startIn makes the calling thread's namespaces those of the slot and starts its
+// first process in them.
+func (p *place) startIn(t *tenancy, cmd *exec.Cmd) error {
+	hostProc, err := os.Open("/proc") // out of sight once the slot's root is ours
+	if err != nil {
 		return err
 	}
+	defer hostProc.Close()
+	if err := t.Mount(p.root.Dir()); err != nil {
+		return err
+	}
+	if err := prepare(t.Merged(), p.name); err != nil {
+		return err
+	}
+	return startInside(cmd, hostProc)
+}
+
+// prepare makes the calling thread's namespaces those of the slot on root, all but
+// proc, which only a process of the slot's pid namespace can mount (confine.Start).
+func prepare(root, hostname string) error {
+	// Mounts come after: a symbolic link of the image's leads nowhere else then.
 	if err := pivot(root); err != nil {
+		return err
+	}
+	if err := mountSystem(); err != nil {
 		return err
 	}
 	if err := netns.LoopbackUp(); err != nil {
@@ -118,7 +130,7 @@ const initLog = guest.LogDir + "/init.log"
 
 // startInside starts the slot's first process with 0, 1 and 2 opened inside the
 // slot: a descriptor of the host's would tie the tree to it.
-func startInside(cmd *exec.Cmd) error {
+func startInside(cmd *exec.Cmd, hostProc *os.File) error {
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -133,45 +145,44 @@ func startInside(cmd *exec.Cmd) error {
 	}
 	defer log.Close()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, null, log
-	return cmd.Start()
+	return confine.Start(cmd, hostProc)
 }
 
 // mountSystem gives the slot its own sysfs, dev and devpts: never a bind
 // of the host's, which CRIU cannot carry and which would show the host.
-func mountSystem(root string) error {
+func mountSystem() error {
 	const hardened = unix.MS_NOSUID | unix.MS_NOEXEC
 	for _, m := range []struct {
 		at, fstype string
 		flags      uintptr
 		data       string
 	}{
-		{"sys", "sysfs", hardened | unix.MS_NODEV | unix.MS_RDONLY, ""},
-		{"dev", "tmpfs", hardened, "mode=755,size=1m"},
-		{"dev/pts", "devpts", hardened, "newinstance,ptmxmode=0666,mode=620,gid=5"},
-		{"dev/shm", "tmpfs", hardened | unix.MS_NODEV, "mode=1777,size=64m"},
+		{"/sys", "sysfs", hardened | unix.MS_NODEV | unix.MS_RDONLY, ""},
+		{"/dev", "tmpfs", hardened, "mode=755,size=1m"},
+		{"/dev/pts", "devpts", hardened, "newinstance,ptmxmode=0666,mode=620,gid=5"},
+		{"/dev/shm", "tmpfs", hardened | unix.MS_NODEV, "mode=1777,size=64m"},
 	} {
-		at := filepath.Join(root, m.at)
-		if m.at == "dev/pts" || m.at == "dev/shm" {
-			if err := os.Mkdir(at, 0o755); err != nil {
+		if m.at == "/dev/pts" || m.at == "/dev/shm" {
+			if err := os.Mkdir(m.at, 0o755); err != nil {
 				return err
 			}
 		}
-		if err := unix.Mount(m.fstype, at, m.fstype, m.flags, m.data); err != nil {
-			return fmt.Errorf("mount %s on /%s: %w", m.fstype, m.at, err)
+		if err := unix.Mount(m.fstype, m.at, m.fstype, m.flags, m.data); err != nil {
+			return fmt.Errorf("mount %s on %s: %w", m.fstype, m.at, err)
 		}
 	}
 	old := unix.Umask(0)
 	defer unix.Umask(old)
 	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9} {
-		if err := unix.Mknod(filepath.Join(root, "dev", name), unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
+		if err := unix.Mknod("/dev/"+name, unix.S_IFCHR|0o666, int(unix.Mkdev(1, minor))); err != nil {
 			return fmt.Errorf("make /dev/%s: %w", name, err)
 		}
 	}
-	if err := unix.Mknod(filepath.Join(root, "dev/tty"), unix.S_IFCHR|0o666, int(unix.Mkdev(5, 0))); err != nil {
+	if err := unix.Mknod("/dev/tty", unix.S_IFCHR|0o666, int(unix.Mkdev(5, 0))); err != nil {
 		return fmt.Errorf("make /dev/tty: %w", err)
 	}
 	for name, target := range map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"} {
-		if err := os.Symlink(target, filepath.Join(root, "dev", name)); err != nil {
+		if err := os.Symlink(target, "/dev/"+name); err != nil {
 			return err
 		}
 	}

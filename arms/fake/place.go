@@ -134,7 +134,7 @@ func (p *place) move(r bench.Resources, restored bool) (*tenancy, error) {
 	if t.fault("limits-ignored") {
 		memory = -1
 	}
-	t.limits = engine.Limits{VCPUs: float64(r.Vcpus), Memory: memory, Swap: swap, Pids: r.Pids, Groups: map[string]string{"": "/fake/" + p.name}}
+	t.limits = engine.Limits{VCPUs: float64(r.Vcpus), Memory: memory, Swap: swap, Pids: r.Pids, Groups: map[string]string{"": "/fake/" + p.name}, Confinement: engine.OwnKernel()}
 	return t, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	prom "github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/arms/registers"
 	"github.com/drumsbench/drumsbench/engine"
 )
 
@@ -32,9 +33,6 @@ const (
 	syscallStop          = unix.SIGTRAP | 0x80
 	rseqCriticalOffset   = 8 // of rseq_cs in struct rseq
 )
-
-// redZone is what lies below the stack pointer and is still in use (System V ABI for amd64; more than arm64 needs).
-const redZone = 128
 
 // tracee is one stopped thread in which system calls can be made. All methods
 // must be called on one OS thread, the one that seized it.
@@ -59,8 +57,8 @@ const redZone = 128
 type tracee struct {
 	pid, tid int
 	insn     uintptr // address of a system call instruction
-	saved    registers
-	now      registers
+	saved    registers.Registers
+	now      registers.Registers
 	mask     uint64
 	scratch  uintptr
 	memory   [flockSize]byte // what was at scratch
@@ -108,11 +106,11 @@ func (t *tracee) arrest(ctx context.Context) error {
 	if !eventStop(ws) {
 		return fmt.Errorf("thread %d stopped with status %#x instead of an event", t.tid, uint32(ws))
 	}
-	if err := getRegisters(t.tid, &t.saved); err != nil {
+	if err := t.saved.Get(t.tid); err != nil {
 		return fmt.Errorf("read registers of thread %d: %w", t.tid, err)
 	}
-	if err := t.saved.supported(); err != nil {
-		return err
+	if t.saved.Compat() {
+		return errCompat
 	}
 	if err := t.survey(); err != nil {
 		return err
@@ -153,7 +151,7 @@ func (t *tracee) survey() error {
 	if t.insn, err = findSyscall(maps, mem); err != nil {
 		return fmt.Errorf("read memory of pid %d: %w", t.pid, err)
 	}
-	places := []uintptr{(t.saved.stack() - redZone - uintptr(flockSize)) &^ 15}
+	places := []uintptr{(t.saved.Stack() - registers.RedZone - uintptr(flockSize)) &^ 15}
 	for _, m := range maps {
 		if m.Perms.Read && m.Perms.Write && m.Perms.Private {
 			places = append(places, m.StartAddr)
@@ -203,8 +201,8 @@ func (t *tracee) setLock(ctx context.Context, fd int, lock unix.Flock_t) error {
 		return fmt.Errorf("write stack of thread %d: %w", t.tid, err)
 	}
 	t.now = t.saved
-	t.now.call(t.insn, unix.SYS_FCNTL, uintptr(fd), unix.F_SETLK, t.scratch)
-	if err := setRegisters(t.tid, &t.now); err != nil {
+	t.now.Call(t.insn, unix.SYS_FCNTL, [5]uintptr{uintptr(fd), unix.F_SETLK, t.scratch})
+	if err := t.now.Set(t.tid); err != nil {
 		return fmt.Errorf("set registers of thread %d: %w", t.tid, err)
 	}
 	for stops := 0; stops < 2; { // into the call and out of it
@@ -220,10 +218,10 @@ func (t *tracee) setLock(ctx context.Context, fd int, lock unix.Flock_t) error {
 			return fmt.Errorf("thread %d stopped with signal %v inside the call", t.tid, ws.StopSignal())
 		}
 	}
-	if err := getRegisters(t.tid, &t.now); err != nil {
+	if err := t.now.Get(t.tid); err != nil {
 		return fmt.Errorf("read registers of thread %d: %w", t.tid, err)
 	}
-	if errno := t.now.result(); errno != 0 {
+	if errno := t.now.Result(); errno != 0 {
 		return errno
 	}
 	return nil
@@ -250,8 +248,8 @@ func (t *tracee) restore(ctx context.Context) error {
 	if err := ptrace(unix.PTRACE_INTERRUPT, t.tid, 0, 0); err != nil {
 		return fmt.Errorf("interrupt thread %d: %w", t.tid, err)
 	}
-	t.now.quiet()
-	if err := setRegisters(t.tid, &t.now); err != nil {
+	t.now.Quiet()
+	if err := t.now.Set(t.tid); err != nil {
 		return fmt.Errorf("set registers of thread %d: %w", t.tid, err)
 	}
 	ws, err := t.resume(ctx, unix.PTRACE_CONT)
@@ -272,11 +270,11 @@ func (t *tracee) restore(ctx context.Context) error {
 	if err := ptrace(ptraceSetSigmask, t.tid, 8, uintptr(unsafe.Pointer(&t.mask))); err != nil {
 		return fmt.Errorf("restore signal mask of thread %d: %w", t.tid, err)
 	}
-	if err := setRegisters(t.tid, &t.saved); err != nil {
+	if err := t.saved.Set(t.tid); err != nil {
 		return fmt.Errorf("restore registers of thread %d: %w", t.tid, err)
 	}
-	var back registers
-	if err := getRegisters(t.tid, &back); err != nil {
+	var back registers.Registers
+	if err := back.Get(t.tid); err != nil {
 		return fmt.Errorf("read registers of thread %d: %w", t.tid, err)
 	}
 	if back != t.saved {
@@ -369,11 +367,11 @@ func findSyscall(maps []*prom.ProcMap, mem io.ReaderAt) (uintptr, error) {
 			continue
 		}
 		for at := 0; ; at++ {
-			i := bytes.Index(buf[at:n], syscallInstruction)
+			i := bytes.Index(buf[at:n], registers.Instruction)
 			if i < 0 {
 				break
 			}
-			if at += i; at%instructionAlign == 0 {
+			if at += i; at%registers.Align == 0 {
 				return m.StartAddr + uintptr(at), nil
 			}
 		}

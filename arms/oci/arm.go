@@ -82,13 +82,13 @@ func (a *Arm) Describe() engine.Description {
 		Differences: []bench.Difference{
 			{Name: "kernel", Text: "the slot shares the host's kernel; the image's own kernel does not run"},
 			{Name: "init", Text: "guestd is the slot's first process; the image's own init does not run, and what guestd itself prints is lost: runc's stdio is /dev/null"},
-			{Name: "capabilities", Text: "the slot has Docker's default capability set, which is less than the drums arm's"},
+			tree.Confined(),
 			{Name: "criu-in-limits", Text: "runc puts criu into the slot's limits group at a restore, where its work counts against them; at a dump it is outside"},
 			{Name: "stop-and-continue", Text: "the tree is stopped with SIGSTOP before it is dumped and while it is judged after a restore, and continued with SIGCONT: a parent gets SIGCHLD for the stop and the continuation of a child, and an interrupted system call may return EINTR once"},
 			{Name: "network-lock", Text: "no firewall rule holds back packets during a dump: the slot's network is its loopback interface"},
 			{Name: "counters", Text: "cgroup counters (cpu time, peak memory) start again with each restore"},
 			{Name: "cgroup-hierarchies", Text: "on a host with cgroup v1 runc sees the hierarchies of cpu, cpuacct, memory, pids and devices; a freezer it does not see, so criu stops the tree by ptrace alone"},
-			{Name: "runtime-mounts", Text: "runc binds nothing of the host's: masked and read-only paths are not asked for, and /dev holds nodes of its own"},
+			{Name: "runtime-mounts", Text: "runc binds nothing of the host's: masked paths are not asked for, read-only ones are binds of the slot's own /proc, and /dev holds nodes of its own"},
 			{Name: "runc-helpers", Text: "each operation starts runc, which asks criu for its version and features before it has it work; each reset ends with runc delete"},
 		},
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/docker/go-units"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/drumsbench/drumsbench/arms/confine"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -23,13 +24,6 @@ import (
 // request, but for the mode of cgroups (see dumpSettings); without it runc would
 // take /etc/criu/runc.conf.
 const criuConfig = "org.criu.config"
-
-// capabilities are those that Docker gives a container by default
-// (moby, oci/caps/defaults.go).
-var capabilities = []string{
-	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
-	"CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_CHROOT",
-}
 
 // config is what a slot's config.json is made from.
 type config struct {
@@ -41,8 +35,9 @@ type config struct {
 	seccomp   *specs.LinuxSeccomp
 }
 
-// spec is the container's configuration. It binds nothing of the host's: what
-// runc would mask or make read-only by a bind is left alone, as on the drums arm.
+// spec is the container's configuration. It binds nothing of the host's: what runc
+// would mask by a bind of /dev/null, which criu takes for the host's, is left alone;
+// what is made read-only is a bind of the slot's own (confine.ReadOnly).
 func (c config) spec() (*specs.Spec, error) {
 	memory, err := units.RAMInBytes(string(c.resources.Memory))
 	if err != nil {
@@ -58,13 +53,7 @@ func (c config) spec() (*specs.Spec, error) {
 	mount := func(at, fstype string, options ...string) specs.Mount {
 		return specs.Mount{Destination: at, Type: fstype, Source: fstype, Options: options}
 	}
-	device := func(major, minor int64) specs.LinuxDeviceCgroup {
-		d := specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rwm"}
-		if minor < 0 {
-			d.Minor = nil
-		}
-		return d
-	}
+	capabilities := confine.KeptNames()
 	return &specs.Spec{
 		Version:  "1.0.2",
 		Hostname: c.name,
@@ -87,18 +76,32 @@ func (c config) spec() (*specs.Spec, error) {
 				{Type: specs.NetworkNamespace, Path: c.netns},
 			},
 			Resources: &specs.LinuxResources{
-				CPU:    &specs.LinuxCPU{Quota: &quota, Period: &period},
-				Memory: &specs.LinuxMemory{Limit: &memory, Swap: &both},
-				Pids:   &specs.LinuxPids{Limit: &pids},
-				// The nodes that runc makes in /dev, and terminals.
-				Devices: []specs.LinuxDeviceCgroup{
-					{Allow: false, Access: "rwm"},
-					device(1, 3), device(1, 5), device(1, 7), device(1, 8), device(1, 9), device(5, 0), device(5, 2), device(136, -1),
-				},
+				CPU:     &specs.LinuxCPU{Quota: &quota, Period: &period},
+				Memory:  &specs.LinuxMemory{Limit: &memory, Swap: &both},
+				Pids:    &specs.LinuxPids{Limit: &pids},
+				Devices: devices(),
 			},
-			Seccomp: c.seccomp,
+			Seccomp:       c.seccomp,
+			ReadonlyPaths: confine.ReadOnlyPaths(),
 		},
 	}, nil
+}
+
+// devices are confine.DeviceRules as runc takes them: a number that is not there is every one.
+func devices() []specs.LinuxDeviceCgroup {
+	rules := confine.DeviceRules()
+	for i, r := range rules {
+		if *r.Major < 0 {
+			rules[i].Major = nil
+		}
+		if *r.Minor < 0 {
+			rules[i].Minor = nil
+		}
+		if r.Type == "a" {
+			rules[i].Type = ""
+		}
+	}
+	return rules
 }
 
 // dumpSettings and restoreSettings are criu's settings for one operation, in the

@@ -29,3 +29,5 @@ func TestSiblingsThroughThePlan(t *testing.T) { harness.Siblings(t) }
 func TestAdopt(t *testing.T) { harness.Adopt(t) }
 
 func TestAdoptRefuses(t *testing.T) { harness.AdoptRefuses(t) }
+
+func TestEscapes(t *testing.T) { harness.Escapes(t) }

@@ -175,7 +175,7 @@ func mountByFD(o Options) error {
 	if err := unix.FsconfigCreate(fs); err != nil {
 		return fmt.Errorf("create: %w%s", err, messages(fs))
 	}
-	mnt, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	mnt, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV)
 	if err != nil {
 		return fmt.Errorf("make mount: %w%s", err, messages(fs))
 	}
@@ -235,10 +235,10 @@ func mountByString(o Options, mount func(source, target, fstype string, flags ui
 	if err != nil {
 		return nil, err
 	}
-	err = mount("overlay", o.Target, "overlay", 0, options)
+	err = mount("overlay", o.Target, "overlay", unix.MS_NODEV, options)
 	if errors.Is(err, unix.EINVAL) {
 		older := slices.DeleteFunc(slices.Clone(settings), func(s [2]string) bool { return s[0] == "uuid" })
-		if options, e := o.optionString(older); e == nil && mount("overlay", o.Target, "overlay", 0, options) == nil {
+		if options, e := o.optionString(older); e == nil && mount("overlay", o.Target, "overlay", unix.MS_NODEV, options) == nil {
 			return older, nil
 		}
 	}

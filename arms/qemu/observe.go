@@ -185,7 +185,8 @@ func (p *place) limits(ctx context.Context, t *tenancy, view bench.View, said gu
 	if seen > memory || seen < memory/4*3 {
 		return unknown(fmt.Sprintf("QEMU has %d bytes of memory, the guest sees %d", memory, seen))
 	}
-	l := engine.Limits{VCPUs: float64(min(vcpus, int64(g.CPUs))), Memory: memory, Swap: swap, Pids: g.Pids, Tasks: of.Tasks, Outside: of.Outside, Groups: of.Groups}
+	l := engine.Limits{VCPUs: float64(min(vcpus, int64(g.CPUs))), Memory: memory, Swap: swap, Pids: g.Pids, Tasks: of.Tasks, Outside: of.Outside, Groups: of.Groups,
+		Confinement: engine.OwnKernel()}
 	if g.Pids == 0 {
 		l.Pids = -1
 	}

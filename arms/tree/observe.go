@@ -7,6 +7,7 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 
+	"github.com/drumsbench/drumsbench/arms/confine"
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/locks"
 	"github.com/drumsbench/drumsbench/arms/overlay"
@@ -77,7 +78,26 @@ func (t Tree) limits(view bench.View) engine.Reading[engine.Limits] {
 		return engine.Unknown[engine.Limits](r.Reason(), view)
 	}
 	v, _ := r.Get()
-	return engine.Known(v, r.Source(), view)
+	if v.Confinement, err = t.confinement(pids); err != nil {
+		return engine.Unknown[engine.Limits](err.Error(), view)
+	}
+	return engine.Known(v, r.Source()+"; /proc/PID/task/TID/status; what judges devices", view)
+}
+
+// confinement is what the tasks of these processes can reach.
+func (t Tree) confinement(pids []int) (c engine.Confinement, err error) {
+	sets, err := confine.Read(pids)
+	if err != nil {
+		return c, fmt.Errorf("read capabilities: %w", err)
+	}
+	devices, err := t.Limits.Devices()
+	if err != nil {
+		return c, fmt.Errorf("read device policy: %w", err)
+	}
+	return engine.Confinement{
+		Capabilities: confine.Names(sets.Bounding | sets.Held), Devices: strings.Join(devices, ", "),
+		Beyond: append(sets.Beyond, confine.Allowed(devices)...),
+	}, nil
 }
 
 func (t Tree) mounts() ([]bench.Mount, error) {

@@ -273,6 +273,9 @@ func TestLimits(t *testing.T) {
 			"pids: fewer":    func(l *engine.Limits) { l.Pids-- },
 			"pids: no limit": func(l *engine.Limits) { l.Pids = -1 },
 		},
+		"Confinement": {
+			"confinement: a capability": func(l *engine.Limits) { l.Confinement.Beyond = []string{"task 77 has capabilities number 21"} },
+		},
 		"Outside": {"task 77: outside": func(l *engine.Limits) { l.Outside = []int{77} }},
 		"Tasks":   nil, // below: no task is unknown
 		"Groups":  nil, // says where the bounds were read, and is no bound
@@ -304,6 +307,18 @@ func TestLimits(t *testing.T) {
 		l.Tasks = nil
 		requireVerdict(t, JudgeLimits(sampleResources(), known1(l)), engine.VerdictUnknown)
 	})
+	for what, lose := range map[string]func(*engine.Confinement){
+		"capabilities": func(c *engine.Confinement) { c.Capabilities = "" },
+		"devices":      func(c *engine.Confinement) { c.Devices = "" },
+	} {
+		t.Run("no "+what, func(t *testing.T) {
+			l := sampleLimits()
+			lose(&l.Confinement)
+			j := JudgeLimits(sampleResources(), known1(l))
+			requireVerdict(t, j, engine.VerdictUnknown)
+			requireFinding(t, j, what)
+		})
+	}
 	t.Run("rounded to a page", func(t *testing.T) {
 		l := sampleLimits()
 		l.Memory -= 4095

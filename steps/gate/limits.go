@@ -13,7 +13,8 @@ import (
 
 // JudgeLimits compares the bounds that the kernel enforces with the manifest's,
 // and requires that every task of the slot is under them. Sizes may differ by
-// less than one page, to which the kernel rounds.
+// less than one page, to which the kernel rounds. What the tasks can reach must be
+// no more than the arm allows.
 func JudgeLimits(want bench.Resources, r engine.Reading[engine.Limits]) (j engine.Judgement) {
 	have, ok := known(&j, "limits", r)
 	if !ok {
@@ -39,7 +40,18 @@ func JudgeLimits(want bench.Resources, r engine.Reading[engine.Limits]) (j engin
 		f.Want, f.Have = "inside", "outside"
 		f.Hint = "a task that left its group is not limited; the slot cannot be measured"
 	}
-	fact(&j, "limits", map[string]any{"vcpus": have.VCPUs, "memory": have.Memory, "swap": have.Swap, "pids": have.Pids, "tasks": len(have.Tasks)}, r.Source(), r.View())
+	for name, text := range map[string]string{"capabilities": have.Confinement.Capabilities, "devices": have.Confinement.Devices} {
+		if text == "" {
+			j.Add(engine.VerdictUnknown, name, "what the slot's tasks can reach was not read")
+		}
+	}
+	for _, b := range have.Confinement.Beyond {
+		f := j.Add(engine.Fail, "confinement", b)
+		f.Want, f.Have = have.Confinement.Capabilities, "more than the slot may have"
+		f.Hint = "what runs in this slot can reach the host; end it and look at what made it so"
+	}
+	fact(&j, "limits", map[string]any{"vcpus": have.VCPUs, "memory": have.Memory, "swap": have.Swap, "pids": have.Pids, "tasks": len(have.Tasks),
+		"capabilities": have.Confinement.Capabilities, "devices": have.Confinement.Devices}, r.Source(), r.View())
 	return j
 }
 

@@ -15,7 +15,8 @@ func sampleResources() bench.Resources {
 }
 
 func sampleLimits() engine.Limits {
-	return engine.Limits{VCPUs: 2, Memory: 512 << 20, Swap: 0, Pids: 128, Tasks: []int{4242, 4243}, Groups: map[string]string{"memory": "/run/drums"}}
+	return engine.Limits{VCPUs: 2, Memory: 512 << 20, Swap: 0, Pids: 128, Tasks: []int{4242, 4243}, Groups: map[string]string{"memory": "/run/drums"},
+		Confinement: engine.Confinement{Capabilities: "CAP_CHOWN", Devices: "c 1:3 rwm"}}
 }
 
 func sampleMounts() []bench.Mount {

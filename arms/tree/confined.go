@@ -1,0 +1,15 @@
+package tree
+
+import (
+	"strings"
+
+	"github.com/drumsbench/drumsbench/arms/confine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+// Confined is the declared difference of arms whose slots share the host's kernel:
+// their root user has less than that of a machine.
+func Confined() bench.Difference {
+	return bench.Difference{Name: "confinement", Text: "the slot's root user keeps " + strings.Join(confine.KeptNames(), ", ") +
+		"; it opens the usual character devices and no other, and cannot write " + strings.Join(confine.ReadOnlyPaths(), ", ") + ". Setuid programs work; there is no filter of system calls on the drums arm"}
+}
