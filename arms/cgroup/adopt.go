@@ -121,6 +121,9 @@ func (o *Owner) AdoptLimits(known []Known) (*Limits, error) {
 		if err != nil {
 			return nil, err
 		}
+		if !o.at.unified {
+			n.hasLeaf()
+		}
 		l.nodes = append(l.nodes, n)
 	}
 	if o.at.unified {

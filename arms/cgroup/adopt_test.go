@@ -101,7 +101,7 @@ func TestAdopt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasSuffix(filepath.Dir(next.Dirs()[0]), "-slot-a-2") {
+	if !strings.HasSuffix(next.Paths()[0], "-slot-a-2") {
 		t.Errorf("new limits %q", next.Dirs())
 	}
 	if err := next.Remove(within(t, 5*time.Second)); err != nil {

@@ -72,7 +72,11 @@ func (l *Limits) Devices() ([]string, error) {
 	if l.devices == "" {
 		return nil, fmt.Errorf("%w: the limits have no group on the devices hierarchy", engine.ErrUnknown)
 	}
-	text, err := read(l.devices, "devices.list")
+	dir := l.devices
+	if _, err := os.Lstat(filepath.Join(dir, Leaf)); err == nil { // runc's own
+		dir = filepath.Join(dir, Leaf)
+	}
+	text, err := read(dir, "devices.list")
 	if err != nil {
 		return nil, err
 	}

@@ -257,9 +257,18 @@ func (l *Limits) FD() int {
 func (l *Limits) Dirs() []string {
 	files := make([]string, len(l.nodes))
 	for i, n := range l.nodes {
-		files[i] = filepath.Join(n.path, "cgroup.procs")
+		files[i] = filepath.Join(n.home(), "cgroup.procs")
 	}
 	return files
+}
+
+// Paths are the limits' own groups, one for each hierarchy.
+func (l *Limits) Paths() []string {
+	paths := make([]string, len(l.nodes))
+	for i, n := range l.nodes {
+		paths[i] = n.path
+	}
+	return paths
 }
 
 // Add puts a process with all its threads under the limits and reads its membership back.

@@ -254,7 +254,7 @@ func TestLimitsGoneAreUnknown(t *testing.T) {
 	ws, _ := workspace(t)
 	o := owner(t, ws)
 	l := limits(t, ws, o, small)
-	if err := os.Remove(l.nodes[1].path); err != nil {
+	if err := RemoveTree(l.nodes[1].path); err != nil {
 		t.Fatal(err)
 	}
 	if _, known := l.Read(nil).Get(); known {

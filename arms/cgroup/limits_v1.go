@@ -46,6 +46,14 @@ func makeV1(ws *engine.Workspace, owner *Owner, slot, name string) (*Limits, err
 			}
 			made[p.dir] = true
 			l.nodes = append(l.nodes, n)
+			if c == controllerMemory {
+				if err := hierarchical(p.dir); err != nil {
+					return l, err
+				}
+			}
+			if err := n.makeLeaf(); err != nil {
+				return l, err
+			}
 		}
 		l.places[c] = p
 	}
@@ -53,6 +61,53 @@ func makeV1(ws *engine.Workspace, owner *Owner, slot, name string) (*Limits, err
 		l.noSwap = v1NoSwap
 	}
 	return l, nil
+}
+
+// Leaf is the group below those of v1 limits that a slot's tasks are in. Its root
+// user can mount the hierarchy from a user and a cgroup namespace of its own, where
+// the group that it is in is the topmost, and write that one's files: the bounds
+// stand above it. On v2 the kernel keeps such files from it (nsdelegate, with which
+// systemd mounts it; cgroup_file_write).
+const Leaf = "slot"
+
+// home is the group that tasks are put into.
+func (n *node) home() string {
+	if n.leaf {
+		return filepath.Join(n.path, Leaf)
+	}
+	return n.path
+}
+
+// makeLeaf makes the group that tasks are put into. It goes with the group above.
+func (n *node) makeLeaf() error {
+	if err := n.mkdir(filepath.Join(n.path, Leaf), 0o755); err != nil {
+		return &engine.Error{Op: "make limits", Err: err}
+	}
+	n.leaf = true
+	return nil
+}
+
+// hasLeaf looks whether a group that is adopted has one.
+func (n *node) hasLeaf() {
+	info, err := os.Lstat(filepath.Join(n.path, Leaf))
+	n.leaf = err == nil && info.IsDir()
+}
+
+// hierarchical has a memory group bound those below it: before Linux 5.11 that is a
+// setting, to be made before there is one.
+func hierarchical(dir string) error {
+	const file = "memory.use_hierarchy"
+	have, err := read(dir, file)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && have == "1" {
+		return nil
+	}
+	if err == nil {
+		err = write(filepath.Join(dir, file), "1")
+	}
+	if err != nil {
+		return &engine.Error{Op: "make limits", Err: err}
+	}
+	return nil
 }
 
 type v1 struct{}

@@ -23,6 +23,8 @@ type node struct {
 	dev, ino uint64
 	ledger   engine.Ledger
 	id       int64
+	// leaf says that tasks go into a group of their own below this one (Leaf).
+	leaf bool
 	// mkdir is os.Mkdir, or what stands for the kernel in a test of v2.
 	mkdir func(string, fs.FileMode) error
 }

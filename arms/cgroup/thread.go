@@ -38,7 +38,7 @@ func (l *Limits) JoinThread() (leave func() error, err error) {
 		home, err := os.OpenFile(filepath.Join(filepath.Dir(n.path), "tasks"), os.O_WRONLY, 0)
 		if err == nil {
 			homes = append(homes, home)
-			err = write(filepath.Join(n.path, "tasks"), "0")
+			err = write(filepath.Join(n.home(), "tasks"), "0")
 		}
 		if err != nil {
 			return nil, &engine.Error{Op: "join limits", Err: errors.Join(err, leave())}

@@ -132,11 +132,19 @@ func Names(set uint64) string {
 	return strings.Join(names, " ")
 }
 
+// Unusable are leaves that runc gives every container: a slot has no node of these
+// devices, and without CAP_MKNOD it makes none (libcontainer/specconv, AllowedDevices;
+// the tunnel until 1.2).
+var Unusable = []string{"b *:* m", "c *:* m", "c 10:200 rwm"}
+
 // Allowed judges what Devices of the limits says: each line of v1's list that
-// reaches further than Devices is named. A leave to make nodes alone is none to
-// open them, and runc gives it for every device. Programs of v2 cannot be read so.
+// reaches further than Devices, and is not of Unusable, is named. Programs of v2
+// cannot be read so.
 func Allowed(lines []string) (beyond []string) {
-	allowed := map[string]bool{"c *:* m": true, "b *:* m": true}
+	allowed := map[string]bool{}
+	for _, u := range Unusable {
+		allowed[u] = true
+	}
 	for _, d := range Devices {
 		minor := strconv.FormatInt(d.Minor, 10)
 		if d.Minor < 0 {

@@ -66,8 +66,8 @@ func (c Container) birth() int {
 	return c.Group.FD()
 }
 
-// CgroupsPath is the container's path, relative as runc takes it: on v1 to runc's
-// own group, which is ours, on v2 to the group that runc's own lies in; of a scope
+// CgroupsPath is the container's path, relative as runc takes it: on v1 the leaf of
+// the limits', relative to runc's own group, which is ours, on v2 to the group that runc's own lies in; of a scope
 // what names it to systemd.
 func (c Container) CgroupsPath() string {
 	switch {
@@ -76,7 +76,7 @@ func (c Container) CgroupsPath() string {
 	case c.Limits.Unified():
 		return c.Group.Name() + "/" + c.Limits.Name()
 	}
-	return c.Limits.Name()
+	return c.own()
 }
 
 // Write writes what runc reads, and the settings of the criu that it starts.
@@ -264,7 +264,15 @@ func (c Container) Dumped(images string) error {
 	if err := img.Complete(); err != nil {
 		return err
 	}
-	return harmless(img, c.Limits.Name())
+	return harmless(img, c.own())
+}
+
+// own is the container's control group, below those that it is not to touch.
+func (c Container) own() string {
+	if c.Limits.Unified() {
+		return c.Limits.Name()
+	}
+	return c.Limits.Name() + "/" + cgroup.Leaf
 }
 
 func harmless(img criu.Images, own string) error {
@@ -273,7 +281,7 @@ func harmless(img criu.Images, own string) error {
 		return err
 	}
 	for _, g := range groups {
-		if !slices.Equal(g.Controllers, []string{dumpedController}) || filepath.Base(g.Path) != own {
+		if !slices.Equal(g.Controllers, []string{dumpedController}) || !strings.HasSuffix("/"+g.Path, "/"+own) {
 			return &engine.Error{Op: "look at images", Err: fmt.Errorf("%w: they keep settings of the control group %s of %v", engine.ErrRefused, g.Path, g.Controllers),
 				Hint: "a restore would write them to the host; another runc or criu may understand cgroup-dump-controller differently"}
 		}

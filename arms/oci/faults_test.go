@@ -399,7 +399,7 @@ func TestSeccomp(t *testing.T) {
 func TestHarmless(t *testing.T) {
 	w := begin(t, nil)
 	s := w.provision("slot-0")
-	own := s.now.Limits.Name()
+	own := s.container(s.now).own()
 	cp, place, err := w.dump(s)
 	must(t, err)
 	img := criu.OpenImages(filepath.Join(cp.Dir, tree.ImagesDir))

@@ -40,9 +40,7 @@ func (p *place) Handle() (bench.PlaceHandle, error) {
 	if t.limits == nil || t.procID < 0 {
 		return h, &engine.Error{Op: "describe " + p.name, Err: fmt.Errorf("%w: the place was left half-made", engine.ErrUnknown)}
 	}
-	for _, procs := range t.limits.Dirs() {
-		h.Tenancy.Limits = append(h.Tenancy.Limits, filepath.Dir(procs))
-	}
+	h.Tenancy.Limits = append(h.Tenancy.Limits, t.limits.Paths()...)
 	for _, k := range t.absent {
 		h.Tenancy.Limits = append(h.Tenancy.Limits, k.Path)
 	}

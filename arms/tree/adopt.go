@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
@@ -34,9 +33,7 @@ func (g *Groups) Handle(name string, tenancies int, root *Root, group *cgroup.Gr
 	if t.Limits == nil || t.Process < 0 {
 		return h, &engine.Error{Op: "describe " + name, Err: fmt.Errorf("%w: the place was left half-made", engine.ErrUnknown)}
 	}
-	for _, procs := range t.Limits.Dirs() {
-		h.Tenancy.Limits = append(h.Tenancy.Limits, filepath.Dir(procs))
-	}
+	h.Tenancy.Limits = append(h.Tenancy.Limits, t.Limits.Paths()...)
 	for _, k := range t.absent {
 		h.Tenancy.Limits = append(h.Tenancy.Limits, k.Path)
 	}

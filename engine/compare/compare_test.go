@@ -538,7 +538,7 @@ func TestRolloutsThatDiffer(t *testing.T) {
 	a, b = sides(t, Arm)
 	delete(b.Steps, "r4/gate-limits")
 	c = compareTwo(t, a, b)
-	if len(c.Refusals) != 4 || !strings.Contains(c.Refusals[0].Text, "r4/gate-limits: the step was not run") {
+	if len(c.Refusals) != 6 || !strings.Contains(c.Refusals[0].Text, "r4/gate-limits: the step was not run") {
 		t.Errorf("%+v", c.Refusals)
 	}
 }

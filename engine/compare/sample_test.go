@@ -84,7 +84,7 @@ func sample(t testing.TB, arm, reset string, base int) Run {
 	}
 	step("mount", "mount", "{}", fact("image.sha256", string(noDigest)))
 	for i := range 11 {
-		step(fmt.Sprintf("r%d/gate-limits", i), "gate", `{"gate":"limits"}`, fact("limits", fmt.Sprintf(`{"memory":1073741824,"pids":10,"swap":0,"tasks":%d,"vcpus":1}`, i)))
+		step(fmt.Sprintf("r%d/gate-limits", i), "gate", `{"gate":"limits"}`, fact("limits", fmt.Sprintf(`{"memory":1073741824,"pids":10,"swap":0,"tasks":%d,"vcpus":1,"capabilities":"CAP_CHOWN","devices":"c 1:3 rwm"}`, i)))
 		step(fmt.Sprintf("r%d/gate-state", i), "gate", `{"gate":"state"}`)
 		step(fmt.Sprintf("r%d/inspect", i), "inspect", "{}", fact("guest-server-sha256", "g"), fact("os-release", "o"), fact("kernel-release", "6"),
 			fact("machine", "x86_64"), fact("packages", "p"), fact("display", "none"))

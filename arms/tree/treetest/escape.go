@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/docker/go-units"
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/confine"
@@ -100,8 +101,13 @@ func (s Made) intrude(t *testing.T, when string, slot engine.Slot) {
 			}
 		}
 	}
+	memory, err := units.RAMInBytes(string(s.m.Resources.Memory))
+	if err != nil {
+		t.Fatal(err)
+	}
 	args, err := json.Marshal(map[string]any{
 		"disk": []uint32{unix.Major(root.Dev), unix.Minor(root.Dev)}, "readonly": confine.ReadOnlyPaths(), "pid": os.Getpid(),
+		"pids": s.m.Resources.Pids, "memory": memory,
 		"socket": name, "addresses": addresses, "port": tcp.Addr().(*net.TCPAddr).Port,
 	})
 	if err != nil {
@@ -126,9 +132,6 @@ func (s Made) intrude(t *testing.T, when string, slot engine.Slot) {
 		if !strings.HasPrefix(result, "refused: ") {
 			t.Errorf("%s: %s: %s", when, attempt, result)
 		}
-		t.Logf("%s: %s: %s", when, attempt, result)
 	}
-	for wish, result := range got.Wishes {
-		t.Logf("%s: may: %s: %s", when, wish, result)
-	}
+	t.Logf("%s: what a slot may: %v", when, got.Wishes)
 }
