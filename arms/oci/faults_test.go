@@ -23,6 +23,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/guest"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/record/irregulartest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps/gate"
 )
@@ -565,4 +566,15 @@ func TestNamelessMember(t *testing.T) {
 		t.Errorf("members %v: %v", pids, err)
 	}
 	must(t, named([]int{12}))
+}
+
+// A checkpoint may be somebody else's: what stands in it for the list of stopped tasks is read as a file or not at all.
+func TestStoppedIsARegularFile(t *testing.T) {
+	cp := engine.Checkpoint{Dir: t.TempDir()}
+	path := filepath.Join(cp.Dir, stoppedFile)
+	must(t, os.WriteFile(path, []byte("[7]"), 0o600))
+	irregulartest.Each(t, path, func() error { _, err := stoppedIn(cp); return err })
+	if pids, err := stoppedIn(cp); err != nil || !pids[7] {
+		t.Errorf("%v, %v", pids, err)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/checkpoint"
+	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -111,7 +112,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 
 // stoppedIn are the inner pids that the guest itself had stopped when it was dumped.
 func stoppedIn(cp engine.Checkpoint) (map[int]bool, error) {
-	b, err := os.ReadFile(filepath.Join(cp.Dir, stoppedFile))
+	b, err := record.ReadRegular(filepath.Join(cp.Dir, stoppedFile))
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -102,7 +101,7 @@ func earlierRuns(workload bench.SHA256, folders ...string) wallTimes {
 		paths, _ := filepath.Glob(filepath.Join(full, "*", "*", record.RecordFile))
 		for _, path := range paths {
 			var r bench.Record
-			data, err := os.ReadFile(path)
+			data, err := record.ReadRegular(path)
 			if err == nil && json.Unmarshal(data, &r) == nil && r.Digests["workload"] == workload {
 				times.take(r)
 			}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -54,7 +53,7 @@ func printPictures(g *globals, dirs []string, only []int64) error {
 // pictures finds those of one run, in the plan's order.
 func pictures(dir string, only []int64) ([]shot, error) {
 	const op = "read pictures of run"
-	text, err := os.ReadFile(filepath.Join(dir, record.PlanFile))
+	text, err := record.ReadRegular(filepath.Join(dir, record.PlanFile))
 	if err != nil {
 		return nil, &engine.Error{Op: op, Err: err}
 	}
@@ -83,7 +82,7 @@ func pictures(dir string, only []int64) ([]shot, error) {
 				continue
 			}
 			path := store.Path(e)
-			data, err := os.ReadFile(path)
+			data, err := record.ReadRegular(path)
 			if err == nil && canonical.Sum(data) != e.Sha256 {
 				err = errors.New(path + " is not what was written")
 			}

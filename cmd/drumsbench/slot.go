@@ -297,7 +297,7 @@ func readCheckpoint(dir string) (engine.Checkpoint, error) {
 	if err != nil {
 		return cp, err
 	}
-	text, err := os.ReadFile(filepath.Join(dir, checkpoint.HandleFile))
+	text, err := record.ReadRegular(filepath.Join(dir, checkpoint.HandleFile))
 	if err == nil {
 		err = compile.Validate("Checkpoint", text)
 	}
@@ -455,7 +455,7 @@ func (h *hand) output(d done) (r execResult, err error) {
 			}
 		}
 		for _, e := range receipt.Evidence {
-			text, err := os.ReadFile(h.dir.Evidence.Path(e))
+			text, err := record.ReadRegular(h.dir.Evidence.Path(e))
 			if err != nil {
 				return r, &engine.Error{Op: "read output", Err: err}
 			}

@@ -341,7 +341,7 @@ func (h *hand) foreign() (found []bench.Finding) {
 		manifest = bench.SHA256(err.Error())
 	}
 	differ(record.ManifestFile, "was changed", release, string(h.handle.Manifest), string(manifest))
-	plan, err := os.ReadFile(filepath.Join(h.dir.Path, record.PlanFile))
+	plan, err := record.ReadRegular(filepath.Join(h.dir.Path, record.PlanFile))
 	if err != nil {
 		plan = []byte(err.Error())
 	}

@@ -356,7 +356,7 @@ var errIllegible = errors.New("the handle cannot be read")
 // checkpoint audits one and returns its handle's digest; empty if it has none that can be read.
 func (a *audit) checkpoint(ctx context.Context, rel string) (bench.SHA256, error) {
 	handle := filepath.Join(rel, checkpoint.HandleFile)
-	data, err := os.ReadFile(filepath.Join(a.dir, handle))
+	data, err := record.ReadRegular(filepath.Join(a.dir, handle))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil

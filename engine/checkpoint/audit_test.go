@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/record/irregulartest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -97,4 +98,10 @@ func TestAuditStopsWithItsContext(t *testing.T) {
 	if _, _, err := Audit(ctx, sealed(t), false); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// A handle that is no file of ours is not read, wherever it leads.
+func TestOpenReadsARegularFileOnly(t *testing.T) {
+	cp := sealed(t)
+	irregulartest.Each(t, filepath.Join(cp.Dir, HandleFile), func() error { _, err := Open(cp.Dir); return err })
 }

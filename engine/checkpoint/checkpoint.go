@@ -21,6 +21,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -81,7 +82,7 @@ func Digest(h bench.Checkpoint) (bench.SHA256, error) { return canonical.Digest(
 
 // Open reads a checkpoint's handle; it verifies nothing but its form.
 func Open(dir string) (engine.Checkpoint, error) {
-	b, err := os.ReadFile(filepath.Join(dir, HandleFile))
+	b, err := record.ReadRegular(filepath.Join(dir, HandleFile))
 	if err != nil {
 		return engine.Checkpoint{}, &engine.Error{Op: "open checkpoint", Err: err}
 	}

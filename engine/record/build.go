@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/go-multierror"
@@ -161,7 +160,7 @@ type inputs struct {
 
 func load(dir string) (in inputs, err error) {
 	for name, v := range map[string]any{ManifestFile: &in.manifest, PlanFile: &in.plan, HostFile: &in.host} {
-		data, err := os.ReadFile(filepath.Join(dir, name))
+		data, err := ReadRegular(filepath.Join(dir, name))
 		if err == nil {
 			err = json.Unmarshal(data, v)
 		}
@@ -190,7 +189,7 @@ func load(dir string) (in inputs, err error) {
 }
 
 func sumFile(path string) (bench.SHA256, error) {
-	f, err := os.Open(path)
+	f, err := OpenRegular(path)
 	if err != nil {
 		return "", err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -300,7 +299,7 @@ func checkFiles(dir string, links []link) (problems []Problem, err error) {
 }
 
 func compareFile(path, name string, want bench.SHA256, named string) ([]Problem, error) {
-	data, err := os.ReadFile(path)
+	data, err := ReadRegular(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return []Problem{{Missing, name, 0, named + " names it"}}, nil

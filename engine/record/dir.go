@@ -194,7 +194,7 @@ func (d *Dir) put(name string, data []byte) error {
 
 // read returns a file of a run directory; a file that is not there is nil.
 func read(dir, name string) ([]byte, error) {
-	data, err := os.ReadFile(filepath.Join(dir, name))
+	data, err := ReadRegular(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -22,7 +22,7 @@ func OpenEvidence(dir string) Evidence { return Evidence{dir: filepath.Join(dir,
 func (s Evidence) Put(name string, data []byte) (bench.Evidence, error) {
 	e := bench.Evidence{Name: name, Sha256: canonical.Sum(data), Size: int64(len(data))}
 	path := s.Path(e)
-	if have, err := os.ReadFile(path); err == nil && canonical.Sum(have) == e.Sha256 {
+	if have, err := ReadRegular(path); err == nil && canonical.Sum(have) == e.Sha256 {
 		return e, nil
 	}
 	if err := s.write(path, data); err != nil {

@@ -83,7 +83,7 @@ func (l *lineFile) close() error {
 // line feed and valid for the call only, and returns how many bytes the whole
 // lines are. torn is the number of a last line without a line feed, 0 if there is none.
 func eachLine(path string, f func(number int, line []byte) error) (size int64, torn int, err error) {
-	file, err := os.Open(path)
+	file, err := OpenRegular(path)
 	if err != nil {
 		return 0, 0, err
 	}

@@ -12,10 +12,17 @@ import (
 // ErrIrregular says that something in a run directory is no regular file.
 var ErrIrregular = errors.New("is no regular file")
 
-// ReadRegular reads a regular file whole. A run directory may be somebody
-// else's: a link in it leads out of it, and a FIFO holds up whoever reads it.
-// ErrIrregular for those, fs.ErrNotExist where there is nothing.
-func ReadRegular(path string) ([]byte, error) {
+// ErrHuge says that a file holds more than anything of a run does.
+var ErrHuge = errors.New("is too large")
+
+// maxRegular bounds what is read whole, in bytes: ten thousand rollouts fill a tenth of it.
+const maxRegular = 1 << 30
+
+// OpenRegular opens a regular file for reading. A run directory or a checkpoint may
+// be somebody else's, and a guest wrote parts of it: a link in it leads out of it,
+// and a FIFO holds up whoever reads it. ErrIrregular for those, fs.ErrNotExist
+// where there is nothing, ErrHuge for one of more than a gibibyte.
+func OpenRegular(path string) (*os.File, error) {
 	before, err := os.Lstat(path)
 	if err != nil {
 		return nil, err
@@ -27,11 +34,27 @@ func ReadRegular(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	if now, err := f.Stat(); err != nil || !os.SameFile(before, now) {
-		return nil, errors.Join(err, &fs.PathError{Op: "read", Path: path, Err: ErrIrregular})
+	now, err := f.Stat()
+	switch {
+	case err != nil || !os.SameFile(before, now):
+		err = errors.Join(err, &fs.PathError{Op: "read", Path: path, Err: ErrIrregular})
+	case now.Size() > maxRegular:
+		err = &fs.PathError{Op: "read", Path: path, Err: ErrHuge}
 	}
-	return io.ReadAll(f)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// ReadRegular reads a regular file whole, as OpenRegular opens it.
+func ReadRegular(path string) ([]byte, error) {
+	f, err := OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxRegular))
 }
 
 // irregular names what in a run directory is not the kind of file that a run

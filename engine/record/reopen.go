@@ -105,7 +105,7 @@ func (d *Dir) WriteHandle(h bench.SlotHandle) (bench.SHA256, error) {
 
 // ReadHandle reads a slot's handle with its digest. It checks its form.
 func ReadHandle(dir string) (h bench.SlotHandle, digest bench.SHA256, err error) {
-	data, err := os.ReadFile(filepath.Join(dir, HandleFile))
+	data, err := ReadRegular(filepath.Join(dir, HandleFile))
 	if err != nil {
 		return h, "", &engine.Error{Op: "read handle of slot", Err: err}
 	}
@@ -114,7 +114,7 @@ func ReadHandle(dir string) (h bench.SlotHandle, digest bench.SHA256, err error)
 
 // ReadManifest reads the manifest of a run's or slot's directory with its digest.
 func ReadManifest(dir string) (m bench.Manifest, digest bench.SHA256, err error) {
-	data, err := os.ReadFile(filepath.Join(dir, ManifestFile))
+	data, err := ReadRegular(filepath.Join(dir, ManifestFile))
 	if err != nil {
 		return m, "", &engine.Error{Op: "read manifest of run", Err: err}
 	}
@@ -124,7 +124,7 @@ func ReadManifest(dir string) (m bench.Manifest, digest bench.SHA256, err error)
 // CopyFile copies one of the files that WriteManifest and its like make from
 // another directory, as it is there.
 func (d *Dir) CopyFile(from, name string) (bench.SHA256, error) {
-	data, err := os.ReadFile(filepath.Join(from, name))
+	data, err := ReadRegular(filepath.Join(from, name))
 	if err != nil {
 		return "", &engine.Error{Op: "copy " + name, Err: err}
 	}

@@ -83,7 +83,7 @@ func ReadStarts(folder string) (map[bench.SHA256][]Start, error) {
 		if !is {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(folder, e.Name()))
+		data, err := record.ReadRegular(filepath.Join(folder, e.Name()))
 		if err != nil {
 			return nil, &engine.Error{Op: "read starts of registered runs", Err: err}
 		}
@@ -137,7 +137,7 @@ type Lost struct {
 // LostIn reads what the first line of a run's chain says of its registration; nil
 // where it names none, or there is no such line.
 func LostIn(dir, why string) *Lost {
-	data, err := os.ReadFile(filepath.Join(dir, record.EventsFile))
+	data, err := record.ReadRegular(filepath.Join(dir, record.EventsFile))
 	if err != nil {
 		return nil
 	}
@@ -147,7 +147,7 @@ func LostIn(dir, why string) *Lost {
 		return nil
 	}
 	l := Lost{Dir: dir, Registration: first.Digests["registration"], Started: first.Time, Why: why}
-	if data, err := os.ReadFile(filepath.Join(dir, record.RegistrationFile)); err == nil && canonical.Sum(data) == l.Registration {
+	if data, err := record.ReadRegular(filepath.Join(dir, record.RegistrationFile)); err == nil && canonical.Sum(data) == l.Registration {
 		if r, err := Parse(data); err == nil {
 			l.Registered = &r
 		}
