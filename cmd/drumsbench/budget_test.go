@@ -13,6 +13,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/record/irregulartest"
 	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -45,6 +46,12 @@ func TestBudget(t *testing.T) {
 	if text, err := try(); err != nil || !strings.Contains(text, "estimate: 2m40s for 2 runs") {
 		t.Errorf("%q %v", text, err)
 	}
+	irregulartest.Each(t, filepath.Join(state, "runs", "e", "passed", record.RecordFile), func() error {
+		if len(earlierRuns("w", filepath.Join(state, "runs"))) == 0 {
+			return errors.New("a record that cannot be read tells nothing")
+		}
+		return nil
+	})
 	e.Budget.Time = "159s"
 	if _, err := try(); !errors.Is(err, engine.ErrUsage) || codeOf(err) != codeUsage {
 		t.Errorf("%v", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/record/irregulartest"
 	"github.com/drumsbench/drumsbench/engine/record/recordtest"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -272,6 +273,9 @@ func TestShowPictures(t *testing.T) {
 	}
 	if shots, err := pictures(run, []int64{2}); err != nil || len(shots) != 1 || shots[0].File != before || len(shots[0].Rollouts) != 1 {
 		t.Errorf("rollout 2: %+v, %v", shots, err)
+	}
+	for _, file := range []string{after, filepath.Join(run, record.PlanFile)} {
+		irregulartest.Each(t, file, func() error { return printPictures(g, []string{run}, nil) })
 	}
 	for name, spoil := range map[string]func() error{
 		"changed": func() error { return os.WriteFile(after, []byte("two"), 0o644) },
