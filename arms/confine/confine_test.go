@@ -1,12 +1,16 @@
 package confine
 
 import (
+	"context"
+	"errors"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/drumsbench/drumsbench/engine"
 )
 
 // A task with a capability more than the kept ones is named; so is a device.
@@ -52,5 +56,17 @@ func TestLists(t *testing.T) {
 	}
 	if r := DeviceRules(); r[0].Allow || r[0].Type != "a" || len(r) != len(Devices)+1 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// Whoever is never confined is waited for no longer than its caller says.
+func TestWait(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Wait(ctx, os.Getpid()); !errors.Is(err, engine.ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	if err := Wait(t.Context(), 1<<30); err != nil {
+		t.Errorf("one that has ended: %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/drumsbench/drumsbench/arms/confine"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -85,6 +86,9 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (s 
 		return nil, err
 	}
 	if err := p.settle(t, pid); err != nil {
+		return nil, err
+	}
+	if err := confine.Wait(ctx, pid); err != nil {
 		return nil, err
 	}
 	return &slot{p}, p.tree(t).Limited()
