@@ -28,11 +28,10 @@ func (v Verified) Facts() []bench.Fact {
 	if v.Digest.Cached {
 		source = "sha256 of an earlier time; device, inode, size, mtime and ctime are the same"
 	}
-	size := engine.Unknown[int64]("", engine.ViewHost)
-	if n, err := engine.DiskUse(v.Path); err != nil {
+	n, err := engine.DiskUse(v.Path)
+	size := engine.Known(n, "blocks of the file", engine.ViewHost)
+	if err != nil {
 		size = engine.Unknown[int64](err.Error(), engine.ViewHost)
-	} else {
-		size = engine.Known(n, "blocks of the file", engine.ViewHost)
 	}
 	return []bench.Fact{
 		size.Fact(engine.FactImageStorage),

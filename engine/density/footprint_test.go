@@ -14,12 +14,10 @@ func TestStorage(t *testing.T) {
 	r := bench.Record{Verdict: engine.RunPassed, Facts: []bench.Fact{
 		{Name: "mount/storage.image", Known: true, Value: "1048576"}, {Name: "base/dump/storage.checkpoint", Known: true, Value: "2097152"}, {Name: "other/storage.image", Reason: "gone"},
 	}}
-	for _, o := range []bench.Rollout{
+	r.Rollouts = append(r.Rollouts, []bench.Rollout{
 		{Control: "none", Class: record.Success, Stored: "99999999"}, {Warmup: true, Class: record.Success, Stored: "99999999"}, {Class: record.Invalid, Stored: "99999999"},
 		{Class: record.Success, Stored: "1024"}, {Class: record.FailedValid, Stored: "3072"}, {Class: record.Success, Stored: "2048"}, {Class: record.Success},
-	} {
-		r.Rollouts = append(r.Rollouts, o)
-	}
+	}...)
 	failed := r
 	failed.Verdict = engine.RunFailed
 	if StorageOf(failed) != nil {
