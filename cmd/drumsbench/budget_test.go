@@ -94,3 +94,15 @@ func TestEstimateOfParts(t *testing.T) {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 }
+
+// A round counts as many rollouts as it has branches.
+func TestCountedBranches(t *testing.T) {
+	m := bench.Manifest{Experiment: bench.Experiment{Rollouts: 3, Warmup: 1}}
+	if e := counted(m); e.Rollouts != 3 || e.Warmup != 1 {
+		t.Errorf("%+v", e)
+	}
+	m.Task.Branching = &bench.Branching{Branches: make([]bench.Branch, 4)}
+	if e := counted(m); e.Rollouts != 12 || e.Warmup != 4 || m.Experiment.Rollouts != 3 {
+		t.Errorf("%+v", e)
+	}
+}

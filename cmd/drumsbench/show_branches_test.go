@@ -8,18 +8,6 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
-// A round counts as many rollouts as it has branches.
-func TestCountedBranches(t *testing.T) {
-	m := bench.Manifest{Experiment: bench.Experiment{Rollouts: 3, Warmup: 1}}
-	if e := counted(m); e.Rollouts != 3 || e.Warmup != 1 {
-		t.Errorf("%+v", e)
-	}
-	m.Task.Branching = &bench.Branching{Branches: make([]bench.Branch, 4)}
-	if e := counted(m); e.Rollouts != 12 || e.Warmup != 4 || m.Experiment.Rollouts != 3 {
-		t.Errorf("%+v", e)
-	}
-}
-
 // Each branch has its line, each check its count; a run that did not pass has no score, and one that is not sound has nothing.
 func TestShowBranches(t *testing.T) {
 	zero, one := 0.0, 1.0
