@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/armtest"
+	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
@@ -40,12 +41,16 @@ func bearing(t *testing.T, text string) map[string]string {
 }
 
 // unowned lists the control groups of a run, in whatever hierarchy, that its
-// ledger does not own by their identity.
+// ledger does not own by their identity. The leaf that tasks are in goes with the
+// group above it.
 func unowned(t *testing.T, ws *engine.Workspace) (list []string) {
 	t.Helper()
 	open, _, err := record.ReadLedger(filepath.Join(ws.Run, record.LedgerFile))
 	must(t, err)
 	for path := range bearing(t, ws.ID) {
+		if filepath.Base(path) == cgroup.Leaf {
+			path = filepath.Dir(path)
+		}
 		id, err := tree.FileIdentity(path)
 		must(t, err)
 		if !slices.ContainsFunc(open, func(o record.Owned) bool {

@@ -582,6 +582,16 @@ func TestTermEndsTheServices(t *testing.T) {
 	}
 }
 
+// How a program ended while the slot ends is not told: the slot's end may have ended it.
+func TestNoAnswerWhileTheSlotEnds(t *testing.T) {
+	s := start(t, guest.PhaseRunning, // its time holds the slot's end up
+		bench.Service{Name: "deaf", Exec: []string{"sh", "-c", `trap "" TERM; touch /run/d; while :; do sleep 0.05; done`}, Ready: "/run/d"})
+	if r, err := s.client.Execute(t.Context(), []string{"sh", "-c", "kill -TERM 1; sleep 0.2; exit 7"}, time.Minute); err == nil {
+		t.Errorf("answered %+v", r)
+	}
+	<-s.ended
+}
+
 // No socket may be left that a dump would have to refuse, or a restore to repeat.
 func TestConnectionsLeaveNothing(t *testing.T) {
 	s := start(t, guest.PhaseRunning)

@@ -160,9 +160,13 @@ func (s *server) failed() error {
 	return nil
 }
 
-// run runs a program for a request. A tree that does not end fails the slot.
+// run runs a program for a request. A tree that does not end fails the slot. How a
+// program ended while the slot does is no answer: the slot's end may have ended it.
 func (s *server) run(r *http.Request, j job) (*outcome, error) {
 	o, err := s.procs.run(r.Context(), s.who, j)
+	if s.slot.isEnding() {
+		panic(http.ErrAbortHandler) // the client sees that there is no answer
+	}
 	if errors.Is(err, errTree) {
 		s.slot.fail(err.Error())
 	}

@@ -219,6 +219,12 @@ func (s *slot) shutdown(signals <-chan os.Signal) {
 	}
 }
 
+func (s *slot) isEnding() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending
+}
+
 func (s *slot) anyAlive() bool {
 	_, _, states := s.status()
 	return slices.ContainsFunc(states, func(st proto.ServiceState) bool { return st.Alive })
