@@ -77,6 +77,13 @@ type Mortal interface {
 	Alive() error
 }
 
+// Renamer is an optional interface of a Slot: its host name is set from outside,
+// since a guest that shares the host's kernel may not write kernel settings.
+type Renamer interface {
+	// SetHostname sets the host name of the slot, and of nothing else.
+	SetHostname(ctx context.Context, name string) error
+}
+
 // Adopter is an optional interface of an Arm: its slots outlive the process that
 // made them, and another process can take them over.
 type Adopter interface {

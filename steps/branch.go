@@ -60,7 +60,13 @@ func newIdentity(ctx context.Context, slot engine.Slot, c *guest.Client) error {
 		return err
 	}
 	host := fmt.Sprintf("%s-%s", slot.Name(), hex.EncodeToString(r[:4]))
-	if err := c.WriteFile(ctx, hostnameFile, []byte(host+"\n"), 0o644); err != nil {
+	var err error
+	if r, ok := slot.(engine.Renamer); ok {
+		err = r.SetHostname(ctx, host)
+	} else {
+		err = c.WriteFile(ctx, hostnameFile, []byte(host+"\n"), 0o644)
+	}
+	if err != nil {
 		return &engine.Error{Op: "set host name", Err: err}
 	}
 	probe, err := c.Probe(ctx)

@@ -179,3 +179,8 @@ func (s *slot) Alive() error {
 func (s *slot) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return s.now.life().Dial(ctx, s.name, port)
 }
+
+// SetHostname implements engine.Renamer.
+func (s *slot) SetHostname(_ context.Context, name string) error {
+	return s.now.life().SetHostname(s.name, name)
+}

@@ -64,6 +64,7 @@ var capabilities = map[string]struct{ is, by reflect.Type }{
 	"CheckpointOpener": {reflect.TypeFor[engine.CheckpointOpener](), reflect.TypeFor[*Arm]()},
 	"Lasting":          {reflect.TypeFor[engine.Lasting](), reflect.TypeFor[*place]()},
 	"Mortal":           {reflect.TypeFor[engine.Mortal](), reflect.TypeFor[*slot]()},
+	"Renamer":          {reflect.TypeFor[engine.Renamer](), reflect.TypeFor[*slot]()},
 	"Surveyor":         {reflect.TypeFor[engine.Surveyor](), reflect.TypeFor[*Arm]()},
 	"Telling":          {reflect.TypeFor[engine.Telling](), reflect.TypeFor[*slot]()},
 }

@@ -283,3 +283,18 @@ func (s *slot) Facts() []bench.Fact {
 	}
 	return []bench.Fact{{Name: "fake.tenancy", Known: true, Value: fmt.Sprint(t.nth), Source: "engine", View: engine.ViewHost}}
 }
+
+// SetHostname implements engine.Renamer.
+func (s *slot) SetHostname(_ context.Context, name string) error {
+	t := s.tenancy()
+	if t == nil {
+		return &engine.Error{Op: "set host name of " + s.name, Err: engine.ErrDead}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.world == nil {
+		return &engine.Error{Op: "set host name of " + s.name, Err: engine.ErrDead}
+	}
+	t.world.Hostname = name
+	return nil
+}

@@ -372,10 +372,6 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) {
 	}
 	s.with(func(in *world) {
 		p := in.path(name)
-		if p == hostnameFile {
-			in.Hostname = strings.TrimSpace(string(data))
-			return
-		}
 		if err = in.write(p, data, mode); err == nil {
 			in.Uploaded = append(in.Uploaded, p)
 		}

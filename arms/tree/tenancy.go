@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-multierror"
+	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/netns"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/procfs"
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -159,6 +161,51 @@ func (t *Tenancy) Dial(ctx context.Context, slot string, port int) (net.Conn, er
 		return nil, &engine.Error{Op: "dial " + slot, Err: engine.ErrDead}
 	}
 	return t.Net.Dial(ctx, "127.0.0.1", port)
+}
+
+// SetHostname sets the host name in the namespace of the tree's first process,
+// which must not be the host's.
+func (t *Tenancy) SetHostname(slot, name string) error {
+	err := engine.ErrDead
+	if t != nil && t.Pid != 0 {
+		err = t.rename(name)
+	}
+	if err != nil {
+		return &engine.Error{Op: "set host name of " + slot, Err: err}
+	}
+	return nil
+}
+
+func (t *Tenancy) rename(name string) error {
+	id, err := procfs.Identity(t.Pid)
+	if err != nil {
+		return err
+	}
+	ns, err := procfs.OpenNamespace(id, "uts")
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	if ended, err := t.Ended(); err != nil || ended { // else that pid is the tree's
+		return errors.Join(engine.ErrDead, err)
+	}
+	host, err := procfs.NamespaceOf(os.Getpid(), "uts")
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(ns.Fd()), &st); err != nil {
+		return fmt.Errorf("look at uts namespace: %w", err)
+	}
+	if st.Dev == host.Dev && st.Ino == host.Ino {
+		return fmt.Errorf("%w: the slot has no uts namespace of its own", engine.ErrRefused)
+	}
+	return thread.Run(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWUTS); err != nil {
+			return fmt.Errorf("enter uts namespace: %w", err)
+		}
+		return unix.Sethostname([]byte(name))
+	})
 }
 
 // Resume lets a restored tree run: SIGCONT to every task that ran at the dump,
