@@ -136,6 +136,7 @@ func (s *scripted) step(t *testing.T, add func(*engine.Builder, At, engine.Promi
 	if _, err := e.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	s.server.Close() // waits for a request that a step no longer did
 	return got["step"], kept
 }
 

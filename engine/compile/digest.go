@@ -70,8 +70,9 @@ func Workload(m bench.Manifest) (bench.SHA256, error) {
 		State      *bench.State            `json:"state"`
 		Readiness  bench.Readiness         `json:"readiness"`
 		Checkpoint *bench.CheckpointPolicy `json:"checkpoint"`
+		Screen     *bench.ScreenPolicy     `json:"screen,omitempty"`
 	}{
 		m.Image, m.Network, m.Guest, m.Resources, m.Task, m.Policy,
-		m.Checker, m.Canary, m.State, m.Readiness, m.Checkpoint,
+		m.Checker, m.Canary, m.State, m.Readiness, m.Checkpoint, m.Screen,
 	})
 }

@@ -48,6 +48,7 @@ func full() bench.Manifest {
 		State:      &bench.State{Exclude: []bench.GuestPath{"/tmp"}},
 		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{{Class: "c"}}, Probes: []bench.Command{command}, Period: "1ms", Deadline: "1s"},
 		Checkpoint: &bench.CheckpointPolicy{EstablishedTCP: "refuse", GhostLimit: "64MiB"},
+		Screen:     &bench.ScreenPolicy{Differ: 0.1, Moving: []bench.Region{{X: 1, Y: 1, Width: 1, Height: 1, Why: "clock"}}},
 		Review:     &bench.ReviewPolicy{Question: "q", Screens: "each"},
 		Arms:       bench.Arms{Drums: &bench.DrumsSettings{Locks: "repair", Attach: "raw"}, Fake: &bench.FakeSettings{Faults: []string{"f"}}},
 		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 1, Blocks: 1, Order: "abba", Reuse: "post_setup", Bars: []bench.Bar{{Name: "b"}}},
@@ -124,6 +125,8 @@ func changeEach(t *testing.T, typ reflect.Type, get func(reflect.Value) reflect.
 		change(func(v reflect.Value) { v.SetString(v.String() + "x") })
 	case reflect.Int64:
 		change(func(v reflect.Value) { v.SetInt(v.Int() + 1) })
+	case reflect.Float64:
+		change(func(v reflect.Value) { v.SetFloat(v.Float() + 0.5) })
 	case reflect.Bool:
 		change(func(v reflect.Value) { v.SetBool(!v.Bool()) })
 	default:

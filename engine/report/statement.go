@@ -50,7 +50,8 @@ type testResult struct {
 // step of the plan. Result is PASSED for a run that passed and FAILED for all
 // others, one that waits for a person or could not learn something included; a test
 // passed or failed likewise, by what a person decided where one had to, and a gate
-// that is not for the arm is none. There are no warnings. ErrRefused for a run that is not sound.
+// that is not for the arm is none; they are sorted, since steps end in no fixed
+// order. There are no warnings. ErrRefused for a run that is not sound.
 func Statement(r *Run) ([]byte, error) {
 	const op = "make in-toto statement"
 	if len(r.Problems) > 0 {
@@ -88,6 +89,8 @@ func Statement(r *Run) ([]byte, error) {
 			s.Predicate.Failed = append(s.Predicate.Failed, x.Step)
 		}
 	}
+	slices.Sort(s.Predicate.Passed)
+	slices.Sort(s.Predicate.Failed)
 	data, err := canonical.JSON(s)
 	if err != nil {
 		return nil, &engine.Error{Op: op, Err: err}

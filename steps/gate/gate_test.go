@@ -579,6 +579,7 @@ var tests = map[string]string{
 	"Diverged":      "TestDiverged",
 	"Parent":        "TestParent",
 	"Audit":         "TestAudit",
+	"Screen":        "TestJudgeScreen",
 }
 
 func TestEveryGateHasATest(t *testing.T) {
