@@ -73,9 +73,11 @@ func (b *bed) takeSources(real string) {
 	defer lock.Close()
 	err := errors.Join(
 		os.MkdirAll(filepath.Join(b.state, "work"), 0o755), os.MkdirAll(filepath.Join(b.state, "images"), 0o755),
+		os.MkdirAll(filepath.Join(b.state, "bin"), 0o755),
 		os.CopyFS(b.manifests, os.DirFS(filepath.Join(real, "manifests", "manifests"))),
 		os.CopyFS(filepath.Join(b.state, "manifests", "schemas"), schemas.FS), // this program's own
 		copyFile(filepath.Join(real, "images", "tiny.qcow2"), filepath.Join(b.state, "images", "tiny.qcow2")),
+		copyFile(filepath.Join(real, "bin", "canary"), filepath.Join(b.state, "bin", "canary")),
 		os.Symlink(filepath.Join(real, "criu"), filepath.Join(b.state, "criu")),
 	)
 	if err != nil {
