@@ -19,6 +19,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/guest"
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps/gate"
 )
@@ -313,7 +314,11 @@ func digests(ctx context.Context, cp engine.Checkpoint) engine.Reading[map[strin
 		if err := ctx.Err(); err != nil {
 			return engine.Unknown[map[string]bench.SHA256](err.Error(), engine.ViewHost)
 		}
-		sum, err := digestOf(filepath.Join(cp.Dir, f.Path))
+		path, err := pathtext.Unquote(f.Path)
+		if err != nil {
+			return engine.Unknown[map[string]bench.SHA256](err.Error(), engine.ViewHost)
+		}
+		sum, err := digestOf(filepath.Join(cp.Dir, path))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:

@@ -9,6 +9,7 @@ import (
 
 	filelock "github.com/checkpoint-restore/go-criu/v7/crit/images/file-lock"
 
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -91,13 +92,13 @@ func (im Images) heldLock(f *files, e *filelock.FileLockEntry) (HeldLock, error)
 	l := HeldLock{FD: int(fd), Holders: []int{pid}}
 	switch {
 	case file.GetReg() != nil:
-		l.Path = path.Clean("/" + file.GetReg().GetName())
+		l.Path = pathtext.Quote(path.Clean("/" + file.GetReg().GetName()))
 	case file.GetMemfd() != nil:
 		name, err := im.memfdName(file.GetMemfd())
 		if err != nil {
 			return HeldLock{}, err
 		}
-		l.Path = name
+		l.Path = pathtext.Quote(name)
 	default:
 		return HeldLock{}, unknownImage(fmt.Errorf("filelocks.img has a lock of task %d on descriptor %d, which is no file but %s", pid, fd, open.GetType()))
 	}

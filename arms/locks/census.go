@@ -25,6 +25,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/observe"
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -105,7 +106,7 @@ type held struct {
 
 func (h held) lock() bench.Lock {
 	return bench.Lock{
-		Path: h.path, Pid: int64(h.holders[0].Inner), Type: h.line.Type, Mode: h.line.Mode, Mapped: h.mapped,
+		Path: pathtext.Quote(h.path), Pid: int64(h.holders[0].Inner), Type: h.line.Type, Mode: h.line.Mode, Mapped: h.mapped,
 		Start: bench.Int64(strconv.FormatInt(h.line.Start, 10)), End: bench.Int64(strconv.FormatInt(h.line.End, 10)),
 	}
 }

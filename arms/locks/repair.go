@@ -16,6 +16,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/observe"
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -235,7 +236,7 @@ func (o *owner) want(l bench.Lock) error {
 	}
 	var file procfs.Stat
 	for _, d := range o.fds {
-		if d.Link != l.Path || d.Info.Flags&unix.O_PATH != 0 {
+		if pathtext.Quote(d.Link) != l.Path || d.Info.Flags&unix.O_PATH != 0 {
 			continue
 		}
 		st, err := d.Stat()

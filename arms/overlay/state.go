@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -243,7 +243,7 @@ func (w *walker) name(path, name string, levels []level, image *object) error {
 	switch {
 	case len(shown) == 0:
 		if !through && below != nil {
-			w.entries[path] = bench.StateEntry{Path: quote(path), Type: "whiteout"}
+			w.entries[path] = bench.StateEntry{Path: pathtext.Quote(path), Type: "whiteout"}
 		}
 		return nil
 	case !shown[0].isDir():
@@ -363,7 +363,7 @@ var types = map[uint32]string{
 // the extended attributes are the file's own.
 func describe(path string, o *object, live, raw bool) (bench.StateEntry, error) {
 	e := bench.StateEntry{
-		Path: quote(path), Type: types[o.format()],
+		Path: pathtext.Quote(path), Type: types[o.format()],
 		Mode: int64(o.st.Mode & 0o7777), Uid: int64(o.st.Uid), Gid: int64(o.st.Gid),
 	}
 	switch e.Type {
@@ -376,7 +376,7 @@ func describe(path string, o *object, live, raw bool) (bench.StateEntry, error) 
 		if err != nil {
 			return e, err
 		}
-		e.Target = quote(target)
+		e.Target = pathtext.Quote(target)
 	case "char", "block":
 		e.Rdev = bench.Int64(strconv.FormatUint(o.st.Rdev, 10))
 	}
@@ -397,7 +397,7 @@ func describe(path string, o *object, live, raw bool) (bench.StateEntry, error) 
 		if e.Xattrs == nil {
 			e.Xattrs = map[string]string{}
 		}
-		e.Xattrs[quote(name)] = hex.EncodeToString([]byte(value))
+		e.Xattrs[pathtext.Quote(name)] = hex.EncodeToString([]byte(value))
 	}
 	return e, nil
 }
@@ -422,22 +422,4 @@ func ownXattr(name string, live bool) (string, bool, error) {
 func same(a, b bench.StateEntry, content bool) bool {
 	return a.Type == b.Type && a.Mode == b.Mode && a.Uid == b.Uid && a.Gid == b.Gid && a.Size == b.Size &&
 		a.Target == b.Target && a.Rdev == b.Rdev && (!content || a.Sha256 == b.Sha256) && maps.Equal(a.Xattrs, b.Xattrs)
-}
-
-// quote makes any name a string of JSON without making two names equal.
-func quote(s string) string {
-	if utf8.ValidString(s) && !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		if (r == utf8.RuneError && n == 1) || r == '\\' {
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		} else {
-			b.WriteString(s[i : i+n])
-		}
-		i += n
-	}
-	return b.String()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/checkpoint"
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -154,6 +155,9 @@ func (d Dumped) Seal(ctx context.Context, dir string) (engine.Checkpoint, error)
 	}
 	if copyUp, err = inLayer(filepath.Join(dir, LayerDir), copyUp); err != nil {
 		return engine.Checkpoint{}, err
+	}
+	for i := range copyUp {
+		copyUp[i] = pathtext.Quote(copyUp[i])
 	}
 	return checkpoint.Seal(ctx, dir, bench.Checkpoint{
 		ApiVersion: engine.APIVersion, Arm: d.Arm, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),

@@ -19,6 +19,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -111,7 +112,13 @@ func (t *Tenancy) Mount(image string) error {
 	if err != nil || t.From == nil {
 		return err
 	}
-	return overlay.CopyUp(t.Merged(), t.Upper(), t.From.Handle.CopyUp)
+	paths := make([]string, len(t.From.Handle.CopyUp))
+	for i, text := range t.From.Handle.CopyUp {
+		if paths[i], err = pathtext.Unquote(text); err != nil {
+			return &engine.Error{Op: "copy files up", Err: fmt.Errorf("%w: %w", engine.ErrRefused, err)}
+		}
+	}
+	return overlay.CopyUp(t.Merged(), t.Upper(), paths)
 }
 
 // Settle records the tree's first process and opens its network namespace.

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -21,10 +25,10 @@ const (
 	Added   What = "added"
 )
 
-// Change is one file that is not as it was sealed.
+// Change is one entry that is not as it was sealed.
 type Change struct {
 	What What
-	// Path is relative to the checkpoint.
+	// Path is relative to the checkpoint, as package pathtext writes it.
 	Path string
 	// Text follows the path in a sentence.
 	Text string
@@ -32,9 +36,10 @@ type Change struct {
 
 // Audit is Verify for a person who wants to know all of it: nothing stops at the
 // first change. With deep, each file is hashed, whatever its stat identity says.
-// The error says that the checkpoint could not be looked at.
+// Shapes are compared for root alone: nobody else keeps owners and attributes when
+// a run is copied, and nobody else restores. The error says that the checkpoint could not be looked at.
 func Audit(ctx context.Context, cp engine.Checkpoint, deep bool) (changes []Change, hashed int, err error) {
-	hashed, err = inspect(ctx, cp, deep, func(c Change) error {
+	hashed, err = inspect(ctx, cp, deep, os.Geteuid() == 0, func(c Change) error {
 		changes = append(changes, c)
 		return nil
 	})
@@ -44,42 +49,59 @@ func Audit(ctx context.Context, cp engine.Checkpoint, deep bool) (changes []Chan
 	return changes, hashed, nil
 }
 
-// inspect calls found with each file that is not as it was sealed and stops with
+// inspect calls found with each entry that is not as it was sealed and stops with
 // the first error that it returns. It returns how many files were hashed.
-func inspect(ctx context.Context, cp engine.Checkpoint, deep bool, found func(Change) error) (hashed int, err error) {
+func inspect(ctx context.Context, cp engine.Checkpoint, deep, shapes bool, found func(Change) error) (hashed int, err error) {
 	sealed := make(map[string]bool, len(cp.Handle.Files))
 	for _, want := range cp.Handle.Files {
 		if err := ctx.Err(); err != nil {
 			return hashed, err
 		}
 		var c *Change
-		if filepath.IsLocal(want.Path) {
+		if path, err := pathtext.Unquote(want.Path); err == nil && filepath.IsLocal(path) {
 			var hash bool
-			c, hash = differs(filepath.Join(cp.Dir, want.Path), want, deep)
+			c, hash = differs(filepath.Join(cp.Dir, path), want, deep)
 			if hash {
 				hashed++
 			}
 		} else {
 			c = &Change{Changed, want.Path, "lies outside the checkpoint"}
 		}
-		sealed[want.Path] = true
+		sealed[want.Path] = c == nil // its shape is worth a word where its content is as it was
 		if c != nil {
 			if err := found(*c); err != nil {
 				return hashed, err
 			}
 		}
 	}
-	err = filepath.WalkDir(cp.Dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
+	there := make(map[string]bool, len(cp.Handle.Shapes))
+	err = entries(ctx, cp.Dir, func(rel, path string, d fs.DirEntry) error {
+		there[rel] = true
+		same, file := sealed[rel]
+		want, entry := cp.Handle.Shapes[rel]
+		switch {
+		case d.Type().IsRegular() && !file, !entry && shapes:
+			return found(Change{Added, rel, "was added after the checkpoint was sealed"})
+		case !shapes || file && !same:
+			return nil
+		}
+		have, err := shape(path)
+		if err != nil || have == want {
 			return err
 		}
-		rel, err := filepath.Rel(cp.Dir, path)
-		if err == nil && rel != HandleFile && !sealed[rel] {
-			err = found(Change{Added, rel, "was added after the checkpoint was sealed"})
-		}
-		return err
+		return found(Change{Changed, rel, fmt.Sprintf("changed from %q to %q", want, have)})
 	})
-	return hashed, err
+	if err != nil || !shapes {
+		return hashed, err
+	}
+	for _, rel := range slices.Sorted(maps.Keys(cp.Handle.Shapes)) {
+		if _, file := sealed[rel]; !file && !there[rel] {
+			if err := found(Change{Missing, rel, "is missing"}); err != nil {
+				return hashed, err
+			}
+		}
+	}
+	return hashed, nil
 }
 
 // differs says how a file is not as it was sealed, nil if it is, and whether the file was hashed for that.

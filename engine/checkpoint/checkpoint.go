@@ -3,8 +3,9 @@
 //
 // Always holds: a file is hashed once, when it is sealed; afterwards its stat
 // identity (device, inode, size, mtime, ctime) stands for its content, and any
-// mismatch hashes it again. A checkpoint whose files do not hold is refused
-// before anything is restored, with the file named.
+// mismatch hashes it again. What a layer says without content (folders, links,
+// whiteouts, modes, owners, attributes) is sealed as text. A checkpoint whose
+// entries do not hold is refused before anything is restored, with the entry named.
 package checkpoint
 
 import (
@@ -21,6 +22,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -29,19 +31,12 @@ import (
 // HandleFile is the handle's name in the checkpoint's folder.
 const HandleFile = "handle.json"
 
-// Seal hashes every regular file below dir into the handle, writes the handle
-// and makes both last. The handle's other fields are the caller's.
+// Seal hashes every regular file below dir into the handle, notes the shape of
+// every entry, writes the handle and makes it last. The handle's other fields are the caller's.
 func Seal(ctx context.Context, dir string, h bench.Checkpoint) (engine.Checkpoint, error) {
-	h.Files = []bench.SealedFile{}
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(dir, path)
-		if err != nil || !d.Type().IsRegular() || rel == HandleFile {
+	h.Files, h.Shapes = []bench.SealedFile{}, map[string]string{}
+	err := entries(ctx, dir, func(rel, path string, d fs.DirEntry) (err error) {
+		if h.Shapes[rel], err = shape(path); err != nil || !d.Type().IsRegular() {
 			return err
 		}
 		f, err := seal(path)
@@ -64,6 +59,23 @@ func Seal(ctx context.Context, dir string, h bench.Checkpoint) (engine.Checkpoin
 		return engine.Checkpoint{}, &engine.Error{Op: "seal checkpoint", Err: err}
 	}
 	return engine.Checkpoint{Dir: dir, Handle: h}, nil
+}
+
+// entries calls do with each entry below dir but the handle: rel is written as text.
+func entries(ctx context.Context, dir string, do func(rel, path string, d fs.DirEntry) error) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil || path == dir {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil || rel == HandleFile {
+			return err
+		}
+		return do(pathtext.Quote(rel), path, d)
+	})
 }
 
 // KeepScreen writes the picture of a guest's reference, if there is one, where Seal finds it.
@@ -93,10 +105,10 @@ func Open(dir string) (engine.Checkpoint, error) {
 	return engine.Checkpoint{Dir: dir, Handle: h}, nil
 }
 
-// Verify requires that every sealed file is there as it was sealed and that
-// no regular file was added. It returns how many had to be hashed again.
+// Verify requires that every sealed entry is there as it was sealed and that
+// none was added. It returns how many had to be hashed again.
 func Verify(ctx context.Context, cp engine.Checkpoint) (hashed int, err error) {
-	return inspect(ctx, cp, false, func(c Change) error {
+	return inspect(ctx, cp, false, true, func(c Change) error {
 		return &engine.Error{Op: "verify checkpoint", Err: fmt.Errorf("%w: %s %s", engine.ErrRefused, c.Path, c.Text),
 			Hint:     "a checkpoint's files must stay as they were sealed; make a new checkpoint",
 			Findings: []bench.Finding{{Verdict: engine.Fail, Subject: c.Path, Text: c.Text}}}

@@ -2,10 +2,13 @@ package checkpoint
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 
+	"github.com/pkg/xattr"
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -33,4 +36,36 @@ func identify(path string) (bench.SealedFile, error) {
 		Size: n(st.Size), Dev: bench.Int64(strconv.FormatUint(uint64(st.Dev), 10)), Ino: bench.Int64(strconv.FormatUint(st.Ino, 10)),
 		Mtime: n(st.Mtim.Nano()), Ctime: n(st.Ctim.Nano()),
 	}, nil
+}
+
+// shape is what there is to an entry besides content and times.
+func shape(path string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return "", &fs.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	text := fmt.Sprintf("%06o %d:%d", st.Mode, st.Uid, st.Gid)
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		to, err := os.Readlink(path)
+		if err != nil {
+			return "", err
+		}
+		text += fmt.Sprintf(" to %q", to)
+	case unix.S_IFCHR, unix.S_IFBLK:
+		text += fmt.Sprintf(" device %d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	}
+	names, err := xattr.LList(path)
+	if err != nil {
+		return "", err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		value, err := xattr.LGet(path, name)
+		if err != nil {
+			return "", err
+		}
+		text += fmt.Sprintf(" %s=%q", name, value)
+	}
+	return text, nil
 }

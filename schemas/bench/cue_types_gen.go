@@ -126,7 +126,8 @@ type Checkpoint struct {
 	// Layers over the image, lowest first, as folders below the checkpoint.
 	Layers []string `json:"layers"`
 
-	// Files that are copied up before a restore: open for writing or mapped shared.
+	// Files that are copied up before a restore: open for writing or mapped shared. In this and in every other path
+	// here each byte that is not UTF-8, and the backslash, is \xNN.
 	CopyUp []string `json:"copyUp"`
 
 	// File locks that were held: CRIU's lock image, cross-checked with fdinfo.
@@ -137,6 +138,10 @@ type Checkpoint struct {
 
 	// Digest and stat identity of each file, relative path first.
 	Files []SealedFile `json:"files"`
+
+	// What else there is to each entry, by its relative path: mode in octal with the type, owner:group, and where it has
+	// them the target of a link, the number of a device, extended attributes. A whiteout is a device, an opaque folder an attribute.
+	Shapes map[string]string `json:"shapes"`
 
 	// engine, guestd, criu: digests and versions; kernel release, machine, CPU features.
 	Facts []Fact `json:"facts"`
