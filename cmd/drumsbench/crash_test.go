@@ -273,6 +273,17 @@ func newState(t *testing.T, folder, arm string) string {
 func fakeCrash(t *testing.T, folder string) *crashtest.Harness {
 	state := newState(t, folder, "fake")
 	manifest := filepath.Join(folder, "fake-manifest")
+	if err := writeFakeManifest(state, manifest); err != nil {
+		t.Fatal(err)
+	}
+	return &crashtest.Harness{
+		Arm: "fake", Program: crashProgram(state), State: state,
+		Run: []string{"-t", "server=" + string(fake.ServerSHA256()), "--reset", "restore", filepath.Join(manifest, "desk")},
+	}
+}
+
+// writeFakeManifest makes a user's repository with a manifest, and the image that it pins.
+func writeFakeManifest(state, manifest string) error {
 	for path, text := range map[string]string{
 		filepath.Join(state, "images", "desk.qcow2"): fakeImage,
 		filepath.Join(manifest, "desk", "desk.cue"):  fakeManifest,
@@ -281,13 +292,10 @@ language: version: "v0.17.1"
 `,
 	} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
-	return &crashtest.Harness{
-		Arm: "fake", Program: crashProgram(state), State: state,
-		Run: []string{"-t", "server=" + string(fake.ServerSHA256()), "--reset", "restore", filepath.Join(manifest, "desk")},
-	}
+	return nil
 }
 
 const fakeImage = "an image that nobody reads\n"
@@ -314,14 +322,27 @@ bench.#Manifest & {
 	canary: file: "/root/.canary"
 	readiness: {}
 	arms: fake: faults: ["slow"]
-	experiment: {reset: ["restore"], rollouts: 2}
+	experiment: {reset: ["restore"], rollouts: *2 | int @tag(rollouts,type=int)}
 }
 `
 
 // drumsCrash takes copies of the image and its pins, which scripts/prepare made
 // and may make anew meanwhile; everything else in its state directory is its own.
 func drumsCrash(t *testing.T, folder string) *crashtest.Harness {
-	real, state := realState(), newState(t, folder, "drums")
+	state := newState(t, folder, "drums")
+	copyTiny(t, folder, state)
+	copy := filepath.Join(folder, "checkout")
+	return &crashtest.Harness{
+		Arm: "drums", Program: crashProgram(state), State: state, Criu: true,
+		Run: []string{"-t", "rollouts=2", "--arm", "drums", "--reset", "restore", filepath.Join(copy, "manifests", "locks")},
+	}
+}
+
+// copyTiny copies the manifests, once, and the image with its pins, which scripts/prepare made
+// and may make anew meanwhile, for a state directory of a test's own.
+func copyTiny(t *testing.T, folder, state string) {
+	t.Helper()
+	real := realState()
 	lock := flock.New(filepath.Join(real, "prepare.lock"))
 	if err := lock.Lock(); err != nil {
 		t.Fatal(err)
@@ -330,35 +351,31 @@ func drumsCrash(t *testing.T, folder string) *crashtest.Harness {
 	copy := filepath.Join(folder, "checkout")
 	pins := filepath.Join("manifests", "pins", "pins.cue")
 	err := errors.Join(
-		os.CopyFS(filepath.Join(copy, "manifests"), os.DirFS("../../manifests")),
-		os.CopyFS(filepath.Join(copy, "schemas"), os.DirFS("../../schemas")), // where the manifests find it
-		os.Remove(filepath.Join(copy, pins)),
-		copyFile(filepath.Join(real, "manifests", pins), filepath.Join(copy, pins)),
 		copyFile(filepath.Join(real, "images", "tiny.qcow2"), filepath.Join(state, "images", "tiny.qcow2")),
 		os.Symlink(filepath.Join(real, "criu"), filepath.Join(state, "criu")),
 	)
+	if _, lerr := os.Lstat(copy); lerr != nil {
+		err = errors.Join(err,
+			os.CopyFS(filepath.Join(copy, "manifests"), os.DirFS("../../manifests")),
+			os.CopyFS(filepath.Join(copy, "schemas"), os.DirFS("../../schemas")), // where the manifests find it
+			os.Remove(filepath.Join(copy, pins)),
+			copyFile(filepath.Join(real, "manifests", pins), filepath.Join(copy, pins)),
+		)
+	}
+	for _, name := range []string{"runc", "bin"} { // an operator's own; what the program starts
+		if _, lerr := os.Lstat(filepath.Join(real, name)); lerr == nil {
+			err = errors.Join(err, os.Symlink(filepath.Join(real, name), filepath.Join(state, name)))
+		}
+	}
 	if err != nil {
 		t.Fatalf("%v: scripts/prepare makes it", err)
-	}
-	return &crashtest.Harness{
-		Arm: "drums", Program: crashProgram(state), State: state, Criu: true,
-		Run: []string{"-t", "rollouts=2", "--arm", "drums", "--reset", "restore", filepath.Join(copy, "manifests", "locks")},
 	}
 }
 
 // ociCrash is the oci arm on the same manifest. It comes after drumsCrash and uses its copies.
 func ociCrash(t *testing.T, folder string) *crashtest.Harness {
-	real, state := realState(), newState(t, folder, "oci")
-	err := errors.Join(
-		copyFile(filepath.Join(folder, "drums", "images", "tiny.qcow2"), filepath.Join(state, "images", "tiny.qcow2")),
-		os.Symlink(filepath.Join(real, "criu"), filepath.Join(state, "criu")),
-	)
-	if _, serr := os.Lstat(filepath.Join(real, "runc")); serr == nil { // an operator's own
-		err = errors.Join(err, os.Symlink(filepath.Join(real, "runc"), filepath.Join(state, "runc")))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	state := newState(t, folder, "oci")
+	copyTiny(t, folder, state)
 	return &crashtest.Harness{
 		Arm: "oci", Program: crashProgram(state), State: state, Criu: true,
 		Run: []string{"-t", "rollouts=2", "--arm", "oci", "--reset", "restore", filepath.Join(folder, "checkout", "manifests", "locks")},

@@ -418,6 +418,9 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		return bench.Record{}, err
 	}
 	progress, stop := newView(b.globals, b.kind+" "+b.reset, plan.Steps)
+	if seams.progress != nil {
+		progress = seams.progress(ws, progress)
+	}
 	executor := engine.Executor{
 		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
 		Sink: events, Progress: progress, Digests: digests,

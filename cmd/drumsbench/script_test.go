@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(suite{m}, map[string]func(){
 		"drumsbench":       main,
 		"drumsbench-crash": crasher,
+		"drumsbench-soak":  soaked,
 		"waiter":           waiter,
 	})
 }

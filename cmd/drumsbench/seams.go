@@ -7,7 +7,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 )
 
-// seams are where the crash tests reach in. The program itself never sets them:
+// seams are where the crash and soak tests reach in. The program itself never sets them:
 // only a test binary of this package can.
 var seams struct {
 	// ledger is put around the ledger of a run.
@@ -16,4 +16,6 @@ var seams struct {
 	sweep func(sweep.Point)
 	// prober stands for the host.
 	prober engine.HostProber
+	// progress is put around who is told of a run's progress.
+	progress func(*engine.Workspace, engine.Progress) engine.Progress
 }
