@@ -174,7 +174,11 @@ func (w *wiring) rule() bench.ReadinessParams {
 	}
 	r := w.m.Readiness
 	r.Probes, r.Windows = nonNil(r.Probes), nonNil(r.Windows)
-	return bench.ReadinessParams{Port: w.port(), Readiness: r, Services: services, Display: w.m.Guest.Display}
+	p := bench.ReadinessParams{Port: w.port(), Readiness: r, Services: services, Display: w.m.Guest.Display}
+	if r.Input != nil && w.m.Screen != nil {
+		p.Moving = w.m.Screen.Moving
+	}
+	return p
 }
 
 // readiness of a slot; with a pool the slot then waits until it is taken.

@@ -146,11 +146,14 @@ func becomeReady(ctx context.Context, x *engine.Exec, p bench.ReadinessParams) (
 			err = probeCommand(ctx, c, p.Readiness.Probes[i])
 		}
 		if err == nil {
-			err = look.at(ctx, x, c, probe.Screen)
+			err = look.at(ctx, x, c, probe)
 		}
 		if err == nil {
 			x.Fact(bench.Fact{Name: "readiness-polls", Known: true, Value: fmt.Sprint(polls), Source: "engine"})
-			return engine.Ready{}, look.keep(x, "screen.png")
+			if err := look.keep(x, "screen.png"); err != nil {
+				return engine.Ready{}, err
+			}
+			return engine.Ready{}, look.roundTrip(ctx, x, c, p.Moving)
 		}
 		if ctx.Err() == nil && time.Now().Before(deadline) {
 			last = err // not the deadline's own echo, which can be there before ctx knows

@@ -38,17 +38,24 @@ func watchScreen(p bench.ReadinessParams) *watch {
 	return w
 }
 
-// at looks once. facts are what the guest's server said of the screen a moment
+// at looks once. probe is what the guest's server said a moment
 // ago; pictures are only taken once they are as they must be. nil is ready, and
 // leaves what was measured in x.
-func (w *watch) at(ctx context.Context, x *engine.Exec, c *guest.Client, facts *guest.Screen) error {
+func (w *watch) at(ctx context.Context, x *engine.Exec, c *guest.Client, probe guest.Probe) error {
+	facts := probe.Screen
+	w.want.Pids = map[string]int{}
+	for _, s := range probe.Services {
+		if s.Alive {
+			w.want.Pids[s.Name] = s.Pid
+		}
+	}
 	switch {
 	case !w.rule.Screen && len(w.rule.Windows) == 0:
 		return nil
 	case facts == nil:
 		return errors.New("screen is not ready: the guest server says nothing of one")
 	case !w.rule.Screen:
-		return notReady(screen.JudgeWindows(*facts, w.rule.Windows))
+		return notReady(screen.JudgeWindows(*facts, w.want))
 	}
 	before := w.picture
 	w.picture = nil // only pictures of two polls in a row count
@@ -75,6 +82,15 @@ func (w *watch) at(ctx context.Context, x *engine.Exec, c *guest.Client, facts *
 	findings, m := screen.JudgeFrames(before, picture, *facts, w.want)
 	if err := notReady(findings); err != nil {
 		return err
+	}
+	if len(w.want.Windows) > 0 {
+		x, y, err := c.Pointer(ctx)
+		if err != nil {
+			return err
+		}
+		if err := notReady(screen.JudgeContents(picture, *facts, w.want.Windows, image.Pt(x, y))); err != nil {
+			return err
+		}
 	}
 	fact := func(name, value string) bench.Fact {
 		return bench.Fact{Name: name, Known: true, Value: value, Source: "screenshot", View: engine.ViewGuest}

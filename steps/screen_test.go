@@ -41,14 +41,28 @@ type scripted struct {
 	moments []moment
 	probes  int
 	taken   []time.Time
+	// answers are the pictures that programs of these names leave on the screen; "fail" has every program fail.
+	answers map[string][]byte
+	shown   *[]byte // by the last of them
+	// patient: instead of a deadline, stop ends the run once there were so many pictures: what is refused then stays so.
+	patient bool
+	stop    context.CancelFunc
 }
+
+const enough = 8
 
 func (s *scripted) Dial(ctx context.Context, _ int) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, "tcp", s.server.Listener.Addr().String())
 }
 
-func (s *scripted) now() moment { return s.moments[min(s.probes, len(s.moments))-1] }
+func (s *scripted) now() moment {
+	m := s.moments[min(s.probes, len(s.moments))-1]
+	if s.shown != nil {
+		m.picture = *s.shown
+	}
+	return m
+}
 
 func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
@@ -69,15 +83,30 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Live:         bench.LiveState{Token: strings.Repeat("0f", 16), Counter: "7"},
 			ServerSHA256: bench.SHA256(strings.Repeat("ab", 32)), Mounts: []bench.Mount{{Point: "/"}}, Network: bench.Network{Links: []bench.Link{{Name: "lo"}}}})
 	case proto.PathScreenshot:
-		s.taken = append(s.taken, time.Now())
+		if s.taken = append(s.taken, time.Now()); len(s.taken) == enough && s.stop != nil {
+			s.stop()
+		}
 		if s.now().picture == nil {
 			say(http.StatusInternalServerError, proto.ErrorResponse{Error: "connect to X server :0: no such file"})
 			return
 		}
 		w.Header().Set("Content-Type", "image/png")
 		w.Write(s.now().picture)
+	case proto.PathCursorPosition:
+		say(http.StatusOK, []int{300, 190})
 	case proto.PathExecute:
 		exit := 0
+		var q struct{ Command []string }
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil || len(q.Command) == 0 {
+			say(http.StatusBadRequest, proto.ErrorResponse{Error: "no command"})
+			return
+		}
+		if picture, ok := s.answers[q.Command[0]]; ok {
+			s.shown = &picture
+		}
+		if _, ok := s.answers["fail"]; ok {
+			exit, s.shown = 1, nil
+		}
 		say(http.StatusOK, proto.ExecuteResponse{Status: proto.StatusSuccess, Returncode: &exit})
 	case proto.PathCheck:
 		exit, sum := 0, bench.SHA256(strings.Repeat("ab", 32))
@@ -104,8 +133,20 @@ func (r receipts) Append(v bench.Receipt) error { r[v.Step] = v; return nil }
 // await runs one readiness step against a scripted guest.
 func await(t *testing.T, rule bench.Readiness, moments ...moment) (*scripted, bench.Receipt, evidence) {
 	t.Helper()
-	s := &scripted{moments: moments}
-	rule.Server, rule.Period, rule.Deadline = true, "10ms", "600ms"
+	rule.Deadline = "600ms"
+	return (&scripted{moments: moments}).await(t, rule)
+}
+
+// awaitAnswer is await without a deadline and with a guest that some programs change the screen of.
+func awaitAnswer(t *testing.T, rule bench.Readiness, answers map[string][]byte, moments ...moment) (*scripted, bench.Receipt, evidence) {
+	t.Helper()
+	rule.Deadline = "5m"
+	return (&scripted{moments: moments, answers: answers, patient: true}).await(t, rule)
+}
+
+func (s *scripted) await(t *testing.T, rule bench.Readiness) (*scripted, bench.Receipt, evidence) {
+	t.Helper()
+	rule.Server, rule.Period = true, "10ms"
 	receipt, kept := s.step(t, func(b *engine.Builder, at At, slot engine.Promise[engine.Slot]) {
 		Readiness(b, at, slot, bench.ReadinessParams{Port: 5000, Readiness: rule, Services: []string{}, Display: &display})
 	})
@@ -133,7 +174,12 @@ func (s *scripted) step(t *testing.T, add func(*engine.Builder, At, engine.Promi
 	bindings[kind] = engine.Bind(kind, func(context.Context, *engine.Exec, struct{}) (engine.Slot, error) { return s, nil }, []reflect.Type{}...)
 	kept, got := evidence{}, receipts{}
 	e := engine.Executor{Plan: p, Bindings: bindings, Workspace: &engine.Workspace{Evidence: kept}, Sink: got, Parallel: 2}
-	if _, err := e.Run(t.Context()); err != nil {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if s.patient {
+		s.stop = cancel
+	}
+	if _, err := e.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	s.server.Close() // waits for a request that a step no longer did

@@ -259,6 +259,16 @@ func TestDeskHands(t *testing.T) {
 		t.Fatal(err)
 	}
 	changed := strings.Replace(string(manifest), oracle, oracle+`{exec: ["/usr/bin/python3", "-c", `+string(quoted)+`], timeout: "60s"}, `, 1)
+	// Each time that it is to be ready, the terminal answers keys, and is as before once they are taken back.
+	const window = `windows: [{class: "XTerm"}]`
+	if strings.Count(changed, window) != 1 {
+		t.Fatal("manifests/rename has its windows in another form")
+	}
+	changed = strings.Replace(changed, window, `windows: [{class: "XTerm", service: "terminal"}], input: {
+		act: [{exec: ["/usr/bin/python3", "-c", "import pyautogui; pyautogui.write('drums')"]}]
+		undo: [{exec: ["/usr/bin/python3", "-c", "import pyautogui; pyautogui.press('backspace', presses=5)"]}]
+		region: {x: 320, y: 160, width: 200, height: 60, why: "the terminal's first lines"}
+	}`, 1)
 	if err := os.WriteFile(filepath.Join(dir, "hands.cue"), []byte(changed), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -266,6 +276,16 @@ func TestDeskHands(t *testing.T) {
 	run := filepath.Join(out, "drums-restore")
 	if _, said := kept(t, run, receiptsOf(t, run)["r1/act"], "oracle 0.stdout"); string(said) != "all of it\n" {
 		t.Errorf("it said %q", said)
+	}
+	for _, step := range []string{"base/readiness", "r2/readiness"} {
+		r := receiptsOf(t, run)[step]
+		if f, err := strconv.ParseFloat(factOf(r, "input-changed"), 64); err != nil || f < 0.01 || factOf(r, "input-undone") != "true" {
+			t.Errorf("%s: the terminal answered %s, %s", step, factOf(r, "input-changed"), factOf(r, "input-undone"))
+		}
+		before, _ := kept(t, run, r, "screen.png")
+		if after, _ := kept(t, run, r, "screen-input.png"); before == after {
+			t.Errorf("%s: the pictures before and after the keys are one", step)
+		}
 	}
 }
 

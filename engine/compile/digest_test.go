@@ -46,7 +46,7 @@ func full() bench.Manifest {
 			Substitutes: []bench.Substitute{{What: "w", With: "x", Why: "y"}}},
 		Canary:     bench.Canary{File: "/c"},
 		State:      &bench.State{Exclude: []bench.GuestPath{"/tmp"}},
-		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{{Class: "c"}}, Probes: []bench.Command{command}, Period: "1ms", Deadline: "1s"},
+		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{{Class: "c"}}, Input: &bench.RoundTrip{Act: []bench.Command{command}, Undo: []bench.Command{command}}, Probes: []bench.Command{command}, Period: "1ms", Deadline: "1s"},
 		Checkpoint: &bench.CheckpointPolicy{EstablishedTCP: "refuse", GhostLimit: "64MiB"},
 		Screen:     &bench.ScreenPolicy{Differ: 0.1, Moving: []bench.Region{{X: 1, Y: 1, Width: 1, Height: 1, Why: "clock"}}},
 		Review:     &bench.ReviewPolicy{Question: "q", Screens: "each"},

@@ -3,6 +3,7 @@ package compile
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,8 @@ import (
 //	arms                  at least one
 //	task.oracle           has a command: it is the positive control of every run
 //	readiness.screen      only with guest.display; so do readiness.windows and review
+//	readiness.input       only with readiness.screen
+//	readiness.windows     a service that is named is there
 //	services              names differ, and no two wait for the same path
 //	checker               success and failure have different exit codes
 //	experiment.reset      no mode twice
@@ -44,6 +47,15 @@ func manifestRules(m bench.Manifest) Problems {
 
 	if (m.Readiness.Screen || len(m.Readiness.Windows) > 0) && m.Guest.Display == nil {
 		r.add("readiness", "asks for a screen or a window, and the guest has no display", "set guest: display: {width: 1280, height: 800}")
+	}
+
+	if m.Readiness.Input != nil && !m.Readiness.Screen {
+		r.add("readiness.input", "has a screen answer an input, and nobody looks whether it is painted", "set readiness: screen: true")
+	}
+	for i, w := range m.Readiness.Windows {
+		if w.Service != "" && !slices.ContainsFunc(m.Guest.Services, func(s bench.Service) bool { return s.Name == w.Service }) {
+			r.add(fmt.Sprintf("readiness.windows[%d].service", i), fmt.Sprintf("the guest has no service %q", w.Service), "")
+		}
 	}
 
 	if m.Review != nil && m.Guest.Display == nil {
@@ -88,6 +100,10 @@ func manifestRules(m bench.Manifest) Problems {
 	r.commands("task.setup", m.Task.Setup)
 	r.commands("task.oracle", m.Task.Oracle)
 	r.commands("readiness.probes", m.Readiness.Probes)
+	if in := m.Readiness.Input; in != nil {
+		r.commands("readiness.input.act", in.Act)
+		r.commands("readiness.input.undo", in.Undo)
+	}
 	r.duration("checker.timeout", m.Checker.Timeout)
 	if m.Policy != nil && m.Policy.Host != nil {
 		r.duration("policy.host.timeout", m.Policy.Host.Timeout)

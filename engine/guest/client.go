@@ -183,6 +183,34 @@ func (c *Client) Screenshot(ctx context.Context) ([]byte, error) {
 	return nil, a.refused(op)
 }
 
+// Pointer is where the guest's pointer is, in pixels from the screen's upper left
+// corner. ErrNoScreen as Screenshot; ErrProtocol.
+func (c *Client) Pointer(ctx context.Context) (x, y int, err error) {
+	const op = "ask guest where the pointer is"
+	a, err := c.exchange(ctx, op, request{method: http.MethodGet, path: proto.PathCursorPosition}, c.limits.Body, c.limits.Exchange)
+	if err != nil {
+		return 0, 0, err
+	}
+	switch a.status {
+	case http.StatusOK:
+		var at []int
+		if err := a.json(&at, lenient); err != nil {
+			return 0, 0, fail(op, err)
+		}
+		if len(at) != 2 {
+			return 0, 0, fail(op, fmt.Errorf("%w: %d numbers, want two", ErrProtocol, len(at)))
+		}
+		return at[0], at[1], nil
+	case http.StatusInternalServerError:
+		var e proto.ErrorResponse
+		if err := a.json(&e, lenient); err != nil {
+			return 0, 0, fail(op, err)
+		}
+		return 0, 0, fail(op, fmt.Errorf("%w: %s", ErrNoScreen, clip(e.Error)))
+	}
+	return 0, 0, a.refused(op)
+}
+
 // Result is how a program in the guest ended. Exactly one of three holds: it
 // exited (Signalled and TimedOut false, Exit 0 to 255); a signal ended it
 // (Signalled, Exit is minus the signal's number); its time was up and the guest

@@ -23,7 +23,12 @@
 //	          brightness of more than 16: as much as counts as lit
 //	manager   a window manager lives on the root window (EWMH 1.5, _NET_SUPPORTING_WM_CHECK)
 //	window    at least one mapped window shows at least 200x100 pixels on the screen
-//	window C  a mapped window has C as one of the two parts of its WM_CLASS
+//	window C  a mapped window has C as one of the two parts of its WM_CLASS, and
+//	          says that it is the process of the service that the manifest names
+//	content C that window shows something: JudgeContents, which has to know where
+//	          the pointer is, and so is asked last
+//
+// A round trip (Answered) is asked of a screen that passes all of it.
 //
 // Brightness is luma: 0.299 red, 0.587 green, 0.114 blue.
 package screen
@@ -36,6 +41,7 @@ import (
 	"image/png"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/drumsbench/drumsbench/engine"
@@ -62,9 +68,11 @@ type Want struct {
 	Width, Height int
 	// Windows must be mapped, each by its class.
 	Windows []bench.Window
+	// Pids are the services' processes, by name.
+	Pids map[string]int
 }
 
-// Judge applies the whole rule to two pictures, the second taken after the first,
+// Judge applies the rule, but for what windows hold, to two pictures, the second taken after the first,
 // and to what the guest's X server says. No finding is ready. A picture that is nil
 // was not taken yet.
 func Judge(first, second image.Image, facts guest.Screen, want Want) []bench.Finding {
@@ -88,18 +96,29 @@ func JudgeFacts(facts guest.Screen, want Want) []bench.Finding {
 	if !slices.ContainsFunc(facts.Windows, func(w guest.Window) bool { return shown(w, facts) }) {
 		refuse(&j, "window", "no mapped window of that size is on the screen", "at least "+size(MinWindowWidth, MinWindowHeight), list(facts.Windows))
 	}
-	return append(j.Findings, JudgeWindows(facts, want.Windows)...)
+	return append(j.Findings, JudgeWindows(facts, want)...)
 }
 
-// JudgeWindows requires that each window is mapped.
-func JudgeWindows(facts guest.Screen, windows []bench.Window) []bench.Finding {
+// JudgeWindows requires that each window is mapped, and is its service's.
+func JudgeWindows(facts guest.Screen, want Want) []bench.Finding {
 	if f := unknown(facts); f != nil {
 		return f
 	}
 	var j engine.Judgement
-	for _, want := range windows {
-		if !slices.ContainsFunc(facts.Windows, func(w guest.Window) bool { return w.Instance == want.Class || w.Class == want.Class }) {
-			refuse(&j, "window "+want.Class, "no mapped window has this class", want.Class, list(facts.Windows))
+	for _, w := range want.Windows {
+		var pids []string
+		mine := false
+		for _, have := range facts.Windows {
+			if named(have, w) {
+				pids = append(pids, strconv.Itoa(have.Pid))
+				mine = mine || w.Service == "" || have.Pid != 0 && have.Pid == want.Pids[string(w.Service)]
+			}
+		}
+		switch {
+		case len(pids) == 0:
+			refuse(&j, "window "+w.Class, "no mapped window has this class", w.Class, list(facts.Windows))
+		case !mine:
+			refuse(&j, "window "+w.Class, "is not of the service "+string(w.Service), fmt.Sprintf("process %d", want.Pids[string(w.Service)]), "process "+strings.Join(pids, ", "))
 		}
 	}
 	return j.Findings
@@ -315,17 +334,11 @@ func Differ(a, b image.Image, moving []bench.Region) (float64, error) {
 		return 1, nil
 	}
 	width, height := p.Rect.Dx(), p.Rect.Dy()
-	masked := make([]bool, width*height)
-	left := width * height
-	for _, r := range moving {
-		part := rectangle(proto.Rect{X: int(r.X), Y: int(r.Y), Width: int(r.Width), Height: int(r.Height)}).Intersect(p.Rect)
-		for y := part.Min.Y; y < part.Max.Y; y++ {
-			for x := part.Min.X; x < part.Max.X; x++ {
-				if !masked[y*width+x] {
-					masked[y*width+x] = true
-					left--
-				}
-			}
+	masked := mask(p, moving)
+	left := 0
+	for _, m := range masked {
+		if !m {
+			left++
 		}
 	}
 	if left == 0 || 2*left < width*height {

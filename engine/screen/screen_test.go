@@ -188,10 +188,10 @@ func TestJudgeFacts(t *testing.T) {
 			}
 		})
 	}
-	if got := JudgeWindows(living(), wanted("XTerm", "LibreOffice").Windows); Text(got) != `window XTerm: no mapped window has this class (want XTerm, have "soffice"."LibreOffice" 800x600)` {
+	if got := JudgeWindows(living(), wanted("XTerm", "LibreOffice")); Text(got) != `window XTerm: no mapped window has this class (want XTerm, have "soffice"."LibreOffice" 800x600)` {
 		t.Error(Text(got))
 	}
-	if got := JudgeWindows(guest.Screen{Unknown: "x"}, nil); len(got) != 1 || got[0].Verdict != engine.VerdictUnknown {
+	if got := JudgeWindows(guest.Screen{Unknown: "x"}, Want{}); len(got) != 1 || got[0].Verdict != engine.VerdictUnknown {
 		t.Error(Text(got))
 	}
 }

@@ -817,6 +817,9 @@ type ReadinessParams struct {
 	Services []string `json:"services"`
 
 	Display *Display `json:"display,omitempty"`
+
+	// What of the screen moves by itself; there where an input must be answered.
+	Moving []Region `json:"moving,omitempty"`
 }
 
 // Readiness is polled; each poll is counted.
@@ -827,8 +830,11 @@ type Readiness struct {
 	// Whether the screen must be painted: colours, lit part, no colour that is nearly all, texture, two equal frames, a window manager and a mapped window.
 	Screen bool `json:"screen"`
 
-	// Windows that must be mapped, each by its class.
+	// Windows that must be mapped, each by its class. Where the screen must be painted each must show something of its own.
 	Windows []Window `json:"windows"`
+
+	// An input that the screen must answer, once all the rest holds.
+	Input *RoundTrip `json:"input,omitempty"`
 
 	// Commands that must end as they say.
 	Probes []Command `json:"probes"`
@@ -838,9 +844,47 @@ type Readiness struct {
 	Deadline string `json:"deadline"`
 }
 
+// Window names a window that must be there.
 type Window struct {
-	// Window names a window that must be there: WM_CLASS, either part.
+	// WM_CLASS, either part.
 	Class string `json:"class"`
+
+	// The service whose process it says it belongs to (_NET_WM_PID); absent: anybody's.
+	Service Name `json:"service,omitempty"`
+}
+
+// RoundTrip is an input that changes the screen where it is said to and nowhere else, and another one that takes it back:
+// afterwards the screen is as it was. What moves by itself (screen.moving) is left out. A screen that is frozen, or
+// whose windows show nothing of what their programs do, passes every look and not this.
+type RoundTrip struct {
+	// Commands that press a key or click, as an agent would.
+	Act []Command `json:"act"`
+
+	// Commands that take it back.
+	Undo []Command `json:"undo"`
+
+	// Where the screen changes.
+	Region Region `json:"region"`
+
+	// Smallest part of the region's pixels that the input changes.
+	Least float64 `json:"least"`
+
+	// Largest part of all other pixels that it may change.
+	Elsewhere float64 `json:"elsewhere"`
+}
+
+// Region is a rectangle of the screen, in pixels.
+type Region struct {
+	X int64 `json:"x"`
+
+	Y int64 `json:"y"`
+
+	Width int64 `json:"width"`
+
+	Height int64 `json:"height"`
+
+	// What is there.
+	Why string `json:"why"`
 }
 
 // Command is one program run in the guest by its server.
@@ -890,20 +934,6 @@ type ScreenPolicy struct {
 
 	// What moves by itself, such as a clock or a cursor.
 	Moving []Region `json:"moving"`
-}
-
-// Region is a rectangle of the screen, in pixels.
-type Region struct {
-	X int64 `json:"x"`
-
-	Y int64 `json:"y"`
-
-	Width int64 `json:"width"`
-
-	Height int64 `json:"height"`
-
-	// What is there.
-	Why string `json:"why"`
 }
 
 // Registration is an experiment as it was laid down before it ran: canonical JSON, so that the
