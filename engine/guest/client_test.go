@@ -481,3 +481,23 @@ func TestScreenshot(t *testing.T) {
 		})
 	}
 }
+
+func TestPointer(t *testing.T) {
+	h := serve(t, Limits{}, say(jsonReply(200, `[12, -3]`)))
+	if x, y, err := h.Pointer(t.Context()); err != nil || x != 12 || y != -3 {
+		t.Errorf("%d %d, %v", x, y, err)
+	}
+	if q := <-h.requests; q.Method != "GET" || q.URL.Path != "/cursor_position" {
+		t.Errorf("%+v", q)
+	}
+	for answer, want := range map[string]error{
+		jsonReply(500, `{"error": "the guest has no display"}`): ErrNoScreen,
+		jsonReply(200, `[12]`):                                  ErrProtocol,
+		jsonReply(200, `{"x": 1}`):                              ErrProtocol,
+		jsonReply(404, `{"error": "no such request"}`):          ErrProtocol,
+	} {
+		if _, _, err := serve(t, Limits{}, say(answer)).Pointer(t.Context()); !errors.Is(err, want) {
+			t.Errorf("%s: %v", answer, err)
+		}
+	}
+}
