@@ -16,10 +16,40 @@ import (
 	"github.com/drumsbench/drumsbench/steps"
 )
 
+// allowance is what a budget leaves to an experiment.
+type allowance struct {
+	// until is when its time is over; zero is never.
+	until time.Time
+	// spare is how many rollouts there are beside those that every turn has once; nil for any number.
+	spare *int64
+	// cut says that a turn ended before its time for want of rollouts.
+	cut bool
+}
+
+// over says that the time is.
+func (a *allowance) over() bool { return !a.until.IsZero() && !time.Now().Before(a.until) }
+
+// again says whether a turn may have one run more than every turn has, with n rollouts, and takes
+// them; where it may not, people are told, and the experiment is not whole.
+func (a *allowance) again(g *globals, t register.Turn, n int64) bool {
+	if a.spare == nil {
+		return true
+	}
+	if *a.spare < n {
+		a.cut = true
+		if !g.json() {
+			_, _ = fmt.Fprintf(g.Stderr, "cut by experiment.budget.trials: no run %s, its %d rollouts would be more than it allows\n", t.Folder(), n)
+		}
+		return false
+	}
+	*a.spare -= n
+	return true
+}
+
 // budget says on standard error how long the turns will take by runs that took so long,
-// refuses them if that is longer than the manifest allows, and returns when their time
-// is over; zero is never.
-func budget(g *globals, e bench.Experiment, times wallTimes, turns []register.Turn) (time.Time, error) {
+// refuses them if that is longer than the manifest allows, or if they have more rollouts,
+// and returns what they may use.
+func budget(g *globals, e bench.Experiment, times wallTimes, turns []register.Turn) (*allowance, error) {
 	estimate, known := times.estimate(turns, e)
 	if !g.json() {
 		text := "estimate: unknown until the first rollouts are done: no run of this workload has passed for each arm and reset"
@@ -28,18 +58,34 @@ func budget(g *globals, e bench.Experiment, times wallTimes, turns []register.Tu
 		}
 		_, _ = fmt.Fprintln(g.Stderr, text)
 	}
+	a := &allowance{}
 	if e.Budget == nil {
-		return time.Time{}, nil
+		return a, nil
+	}
+	if most := e.Budget.Trials; most > 0 {
+		spare := most
+		for _, t := range turns {
+			spare -= rolloutsOf(t, e)
+		}
+		if spare < 0 {
+			return nil, &engine.Error{Op: "run experiment", Err: usage(fmt.Sprintf("its runs have %d rollouts at least, controls and warm-ups among them, the budget is %d", most-spare, most)),
+				Hint: "raise experiment.budget.trials, or ask for fewer rollouts, blocks, arms or resets"}
+		}
+		a.spare = &spare
+	}
+	if e.Budget.Time == "" {
+		return a, nil
 	}
 	limit, err := time.ParseDuration(string(e.Budget.Time))
 	if err != nil {
-		return time.Time{}, &engine.Error{Op: "read budget", Err: err}
+		return nil, &engine.Error{Op: "read budget", Err: err}
 	}
 	if known && estimate > limit {
-		return time.Time{}, &engine.Error{Op: "run experiment", Err: usage(fmt.Sprintf("it will take about %s by earlier runs, the budget is %s", estimate.Round(time.Second), limit)),
+		return nil, &engine.Error{Op: "run experiment", Err: usage(fmt.Sprintf("it will take about %s by earlier runs, the budget is %s", estimate.Round(time.Second), limit)),
 			Hint: "raise experiment.budget.time, or ask for fewer rollouts, blocks, arms or resets"}
 	}
-	return time.Now().Add(limit), nil
+	a.until = time.Now().Add(limit)
+	return a, nil
 }
 
 // sayLeft says on standard error which turn comes, and how long it and those after it take.
@@ -119,16 +165,22 @@ func counted(m bench.Manifest) bench.Experiment {
 	return e
 }
 
+// rolloutsOf a turn's run, controls and warm-ups among them; the experiment is counted.
+func rolloutsOf(t register.Turn, e bench.Experiment) int64 {
+	n := int64(len(steps.Controls))
+	switch {
+	case t.Part == nil:
+		return n + e.Warmup + e.Rollouts
+	case t.Part.Kind == steps.PartLevel:
+		return n + t.Part.Slots
+	}
+	return n + e.Rollouts
+}
+
 // median wall time of a turn's run: of runs of the same part of the experiment, else
 // of ordinary ones, else of any of its arm and reset, each by its rollouts. Not known without one.
 func (w wallTimes) median(t register.Turn, e bench.Experiment) (time.Duration, bool) {
-	n := int64(len(steps.Controls)) + e.Warmup + e.Rollouts
-	if t.Part != nil {
-		n -= e.Warmup
-		if t.Part.Kind == steps.PartLevel {
-			n += t.Part.Slots - e.Rollouts
-		}
-	}
+	n := rolloutsOf(t, e)
 	of := w[sideOf(t.Arm, t.Reset, t.Part)]
 	if len(of) == 0 {
 		of = w[sideOf(t.Arm, t.Reset, nil)]

@@ -14,8 +14,10 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/record/irregulartest"
+	"github.com/drumsbench/drumsbench/engine/record/recordtest"
 	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/schemas/bench"
+	"github.com/drumsbench/drumsbench/steps"
 )
 
 // An estimate comes of passed runs of the same workload only, and one above the budget is refused.
@@ -55,6 +57,48 @@ func TestBudget(t *testing.T) {
 	e.Budget.Time = "159s"
 	if _, err := try(); !errors.Is(err, engine.ErrUsage) || codeOf(err) != codeUsage {
 		t.Errorf("%v", err)
+	}
+}
+
+// A budget of rollouts is counted as the plans have them, kept for the turns that are still to
+// come, and spent by a window's further runs.
+func TestBudgetOfRollouts(t *testing.T) {
+	m := recordtest.Run{}.Plans()
+	m.Experiment = bench.Experiment{Reset: []string{"restore", "cold"}, Rollouts: 3, Warmup: 1, Blocks: 1, Slots: 1, Order: "abba", Reuse: "post_setup",
+		Sweep: &bench.Sweep{Slots: []int64{1, 3}, Trials: 1, Settle: "1s", Samples: 1}, Sustain: &bench.Sustain{Slots: 1, Duration: "1h", Windows: 1}}
+	e := counted(m)
+	turns := register.Schedule([]string{"fake"}, e.Reset, e)
+	sum := int64(0)
+	for _, turn := range turns {
+		plan, err := steps.BlockOf(m, bench.SHA256(strings.Repeat("0", 64)), turn.Reset, turn.Part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := rolloutsOf(turn, e)
+		if have := int64(newRemaining(plan.Steps).total); have != n {
+			t.Errorf("%s: %d rollouts, its plan has %d", turn.Folder(), n, have)
+		}
+		sum += n
+	}
+	if sum != 2*(6+3+5+5) {
+		t.Errorf("%d rollouts in all", sum)
+	}
+	g := &globals{Stderr: &bytes.Buffer{}}
+	e.Budget = &bench.Budget{Trials: sum - 1}
+	if _, err := budget(g, e, wallTimes{}, turns); !errors.Is(err, engine.ErrUsage) {
+		t.Errorf("%v", err)
+	}
+	e.Budget.Trials = sum + 6
+	a, err := budget(g, e, wallTimes{}, turns)
+	if err != nil || a.over() {
+		t.Fatal(err)
+	}
+	last := turns[len(turns)-1]
+	if !a.again(g, last.Next(), 5) || a.cut || a.again(g, last.Next(), 5) || !a.cut {
+		t.Errorf("%+v", a)
+	}
+	if none, err := budget(g, bench.Experiment{}, wallTimes{}, nil); err != nil || none.over() || !none.again(g, last, 1<<40) {
+		t.Errorf("%+v %v", none, err)
 	}
 }
 

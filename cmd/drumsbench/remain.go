@@ -16,6 +16,7 @@ import (
 type remaining struct {
 	total int           // rollouts of the plan, controls and warm-ups included
 	left  map[int64]int // steps of each rollout that have not ended
+	begun map[int64]bool
 	steps map[kindOf]int
 	took  map[kindOf][]time.Duration
 	sum   time.Duration // of all that ended
@@ -34,7 +35,7 @@ func kindOfStep(s bench.Step) kindOf {
 }
 
 func newRemaining(plan []bench.Step) *remaining {
-	r := &remaining{left: map[int64]int{}, steps: map[kindOf]int{}, took: map[kindOf][]time.Duration{}}
+	r := &remaining{left: map[int64]int{}, begun: map[int64]bool{}, steps: map[kindOf]int{}, took: map[kindOf][]time.Duration{}}
 	for _, s := range plan {
 		if s.Rollout != nil {
 			r.left[*s.Rollout]++
@@ -58,19 +59,26 @@ func (r *remaining) Event(e engine.Event) bool {
 	if e.Step.Rollout == nil {
 		return false
 	}
+	if e.Verdict != engine.NotRun {
+		r.begun[*e.Step.Rollout] = true
+	}
 	r.steps[k]--
 	r.left[*e.Step.Rollout]--
 	return r.left[*e.Step.Rollout] == 0
 }
 
-// done counts the rollouts that ended.
-func (r *remaining) done() (n int) {
-	for _, left := range r.left {
-		if left == 0 {
-			n++
+// done counts the rollouts that ended, and those that nobody begins any more.
+func (r *remaining) done() (ended, out int) {
+	for i, left := range r.left {
+		switch {
+		case left > 0:
+		case r.begun[i]:
+			ended++
+		default:
+			out++
 		}
 	}
-	return n
+	return ended, out
 }
 
 // time that the rollouts still take, elapsed being the run's time so far: steps
@@ -104,9 +112,13 @@ func (r *remaining) text(elapsed time.Duration) string {
 	if r.total == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("rollout %d of %d", r.done(), r.total)
+	ended, out := r.done()
+	text := fmt.Sprintf("rollout %d of %d", ended, r.total)
+	if out > 0 {
+		text += fmt.Sprintf(", %d not begun", out)
+	}
 	switch left, known := r.time(elapsed); {
-	case r.done() == r.total:
+	case ended+out == r.total:
 	case known:
 		text += ", about " + left.Round(time.Second).String() + " left"
 	default:

@@ -135,7 +135,7 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	}
 	turns := register.Schedule(kinds, resets, m.Manifest.Experiment)
 	times := earlierRuns(workload, filepath.Join(g.State, "runs"), filepath.Dir(c.Out))
-	until, err := budget(g, counted(m.Manifest), times, turns)
+	allowed, err := budget(g, counted(m.Manifest), times, turns)
 	if err != nil {
 		return err
 	}
@@ -147,9 +147,10 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 		if i > 0 {
 			sayLeft(g, times, turns, i, counted(m.Manifest))
 		}
-		for began := time.Now(); ; p = p.Next() {
+		var first bench.Record // of the turn
+		for ; ; p = p.Next() {
 			b := block{globals: g, loaded: m, workload: workload, kind: p.Arm, reset: p.Reset, part: p.Part, facts: slices.Concat(p.Facts(m.Manifest.Experiment), pageCacheFacts(m.Manifest.Experiment), repinned, receipts),
-				dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered, until: until, key: key}
+				dir: filepath.Join(c.Out, p.Folder()), from: from, keep: c.KeepOnFailure, registered: registered, until: allowed.until, key: key}
 			r, err := b.run(ctx)
 			if err != nil {
 				return err
@@ -157,7 +158,10 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 			dirs, records = append(dirs, b.dir), append(records, r)
 			times.take(r)
 			kept = append(kept, b.kept...)
-			if ctx.Err() != nil || !until.IsZero() && !time.Now().Before(until) || !p.Again(m.Manifest.Experiment, time.Since(began)) {
+			if first.Started == "" {
+				first = r
+			}
+			if ctx.Err() != nil || allowed.over() || !p.Again(m.Manifest.Experiment, first, r) || !allowed.again(g, p.Next(), rolloutsOf(p, counted(m.Manifest))) {
 				break
 			}
 		}
@@ -184,6 +188,9 @@ func (c *runCmd) Run(ctx context.Context, g *globals) error {
 	worst := worstExit(records)
 	if code := shownExit(runs); worst == codeDone && code != codeDone {
 		worst = code
+	}
+	if worst == codeDone && allowed.cut {
+		worst = codeBlocked
 	}
 	if ordinary > 1 && ctx.Err() == nil { // what the levels and windows say stands in the table of densities
 		refused, err := c.compare(ctx, g, dirs[:ordinary])

@@ -93,6 +93,17 @@ func TestTimeLeft(t *testing.T) {
 	if strings.Contains(programs.String(), "left") {
 		t.Errorf("a program is told: %s", &programs)
 	}
+	cut := newRemaining(plan) // the last rollout never began, which the third ends after
+	for _, i := range []int{0, 1, 2, 3, 4, 6, 7, 5} {
+		e := finished(i, plan[i].Id, engine.Pass)
+		if e.Step = plan[i]; i > 5 {
+			e.Verdict = engine.NotRun
+		}
+		cut.Event(e)
+	}
+	if text := cut.text(time.Second); text != "rollout 3 of 4, 1 not begun" {
+		t.Error(text)
+	}
 	half := newRemaining(plan)
 	if text := half.text(time.Second); text != "rollout 0 of 4, time left not known yet" {
 		t.Error(text)

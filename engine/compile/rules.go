@@ -92,9 +92,7 @@ func manifestRules(m bench.Manifest) Problems {
 
 	r.pageCache(m)
 	r.density(m.Experiment)
-	if b := m.Experiment.Budget; b != nil {
-		r.duration("experiment.budget.time", string(b.Time))
-	}
+	r.budget(m.Experiment.Budget)
 	r.bars(m)
 	r.branching(m)
 	r.commands("task.setup", m.Task.Setup)

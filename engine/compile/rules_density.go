@@ -26,6 +26,17 @@ func (r *rules) pageCache(m bench.Manifest) {
 	}
 }
 
+// budget has a time that parses and is above 0, a number of rollouts, or both.
+func (r *rules) budget(b *bench.Budget) {
+	switch {
+	case b == nil:
+	case b.Time != "":
+		r.duration("experiment.budget.time", string(b.Time))
+	case b.Trials == 0:
+		r.add("experiment.budget", "bounds nothing", "name time, trials, or both")
+	}
+}
+
 // density checks what an experiment asks of many slots at once.
 //
 //	sweep.slots        ascend, so that what lies above a level is what comes after it

@@ -410,6 +410,11 @@ func window(runs []part) (w bench.SustainedWindow, hours *big.Rat, err error) {
 	if wall <= 0 {
 		w.Reason = cmp.Or(w.Reason, "it took no time")
 	}
+	if s := runs[0].Manifest.Experiment.Sustain; s != nil && w.Reason == "" {
+		if d, err := time.ParseDuration(string(s.Duration)); err == nil && wall < d {
+			w.Reason = fmt.Sprintf("it ended after %s and was to last %s: cut by a budget or a signal, or its last runs are not among these", wall.Round(time.Millisecond), d)
+		}
+	}
 	w.Wall, w.Short = whole(wall.Nanoseconds()), wall < ShortWindow
 	if w.Reason == "" {
 		hours = big.NewRat(wall.Nanoseconds(), time.Hour.Nanoseconds())

@@ -3,6 +3,7 @@ package density
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -201,6 +202,16 @@ func TestSustained(t *testing.T) {
 	}
 	if d = one(t, runs...); d.Costs[0].Paid != "0.278000" || d.Costs[0].Inference != "in" {
 		t.Errorf("%+v", d.Costs[0])
+	}
+	// A window that ended before its time has no rate either: one that lasted exactly as long has.
+	for d, whole := range map[bench.Duration]bool{"360s": true, "361s": false} {
+		cut := slices.Clone(runs)
+		for i := range cut {
+			cut[i].Manifest.Experiment.Sustain = &bench.Sustain{Slots: 2, Duration: d, Windows: 2}
+		}
+		if d := one(t, cut...); (d.PerHour.Value != "") != whole || (d.NoCosts == "") != whole || !whole && !strings.Contains(d.Windows[0].Reason, "it ended after 6m0s and was to last 6m1s") {
+			t.Errorf("%+v, %+v", d.Windows, d.PerHour)
+		}
 	}
 	// A window of which a run is missing has no rate, and then there is none at all.
 	if d = one(t, runs[1], runs[2]); d.PerHour.Value != "" || d.PerHour.Reason == "" || d.NoCosts == "" {

@@ -118,14 +118,16 @@ func (t Turn) Next() Turn {
 	return t
 }
 
-// Again says whether a turn has another run: a window's time is not over yet.
-// elapsed is the time since the turn's first run began.
-func (t Turn) Again(e bench.Experiment, elapsed time.Duration) bool {
+// Again says whether a turn has another run: a window's time is not over yet, by
+// the records of its first and latest run, as whoever reads them counts it.
+func (t Turn) Again(e bench.Experiment, first, latest bench.Record) bool {
 	if t.Part == nil || t.Part.Kind != "sustain" {
 		return false
 	}
-	d, err := time.ParseDuration(string(e.Sustain.Duration))
-	return err == nil && elapsed < d
+	d, derr := time.ParseDuration(string(e.Sustain.Duration))
+	from, ferr := time.Parse(time.RFC3339Nano, string(first.Started))
+	to, terr := time.Parse(time.RFC3339Nano, string(latest.Ended))
+	return derr == nil && ferr == nil && terr == nil && to.Sub(from) < d
 }
 
 // Facts say where in the experiment the run stood.

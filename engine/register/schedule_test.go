@@ -3,7 +3,6 @@ package register
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -57,8 +56,10 @@ func TestScheduleOfParts(t *testing.T) {
 				t.Errorf("turn %d has position %d", i, turn.Position)
 			}
 			window := turn.Part != nil && turn.Part.Kind == "sustain"
-			if turn.Again(e, 59*time.Second) != window || turn.Again(e, time.Minute) {
-				t.Errorf("%s: another run in time %v, after it %v", turn.Folder(), turn.Again(e, 59*time.Second), turn.Again(e, time.Minute))
+			first := bench.Record{Started: "2026-11-30T00:00:00Z", Ended: "2026-11-30T00:00:20Z"}
+			within, after := bench.Record{Started: "2026-11-30T00:00:50Z", Ended: "2026-11-30T00:00:59.999Z"}, bench.Record{Ended: "2026-11-30T00:01:00Z"}
+			if turn.Again(e, first, first) != window || turn.Again(e, first, within) != window || turn.Again(e, first, after) || turn.Again(e, first, bench.Record{}) {
+				t.Errorf("%s: another run in time %v, after it %v", turn.Folder(), turn.Again(e, first, within), turn.Again(e, first, after))
 			}
 			if next := turn.Next().Folder(); window != (next != turn.Folder()) {
 				t.Errorf("after %s comes %s", turn.Folder(), next)

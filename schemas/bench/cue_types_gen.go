@@ -1304,7 +1304,7 @@ type Experiment struct {
 	// What has to be reached, fixed before it runs: drumsbench register freezes them, drumsbench judge decides.
 	Bars []Bar `json:"bars,omitempty"`
 
-	// How long all of its runs may take together. In no digest of workload or plan.
+	// How long all of its runs may take together, and how many rollouts they may have. In no digest of workload or plan.
 	Budget *Budget `json:"budget,omitempty"`
 }
 
@@ -1424,10 +1424,13 @@ type InferencePrice struct {
 	Source string `json:"source,omitempty"`
 }
 
-// Budget bounds an experiment. It is refused before it starts where earlier runs say that it takes longer.
+// Budget bounds an experiment, by one of the two or both.
 type Budget struct {
-	// Largest wall time of all runs. Once it is over no rollout begins: what never began is not_run, what was made is released.
-	Time Duration `json:"time"`
+	// Largest wall time of all runs. Refused before it starts where earlier runs say that it takes longer. Once it is over no rollout begins: what never began is not_run, what was made is released.
+	Time Duration `json:"time,omitempty"`
+
+	// Most rollouts that all runs together may begin, controls and warm-ups among them. Refused before it starts where the runs have more; a sustained window has no further run that would exceed it, and then no rate.
+	Trials int64 `json:"trials,omitempty"`
 }
 
 // RegisteredMethod is what of the method a manifest and a program decide.
