@@ -165,6 +165,9 @@ func (g *group) density() (bench.Density, error) {
 	return d, nil
 }
 
+// NotProbed is what Noise says of a run that nobody probed the host around.
+const NotProbed = "the host was not probed"
+
 // Noise says why the host of a run was not quiet, before and after; nothing where it was.
 func Noise(r bench.Record) (list []string) {
 	for _, when := range []struct{ fact, text string }{{"survey/host-probe", "before"}, {"gate-cleanup/host-probe", "after"}} {
@@ -173,7 +176,7 @@ func Noise(r bench.Record) (list []string) {
 		case err != nil:
 			list = append(list, fmt.Sprintf("%s: %s: %s", r.Run, when.text, err))
 		case h == nil:
-			list = append(list, fmt.Sprintf("%s: %s: the host was not probed", r.Run, when.text))
+			list = append(list, fmt.Sprintf("%s: %s: %s", r.Run, when.text, NotProbed))
 		default:
 			for _, n := range h.Noise {
 				list = append(list, fmt.Sprintf("%s: %s: %s", r.Run, when.text, n))

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -99,6 +100,27 @@ func TestPercentile95(t *testing.T) {
 	}
 	if e := percentile95(make([]float64, 71)); e.Interval != nil || e.Few == nil || e.Few.Need != 72 {
 		t.Errorf("%+v", e)
+	}
+}
+
+// The same against what SciPy gave: testdata/tool.py of package stats.
+func TestPercentile95AgainstATool(t *testing.T) {
+	var want struct {
+		Tool  string
+		Tails []struct{ Values, Interval []float64 }
+	}
+	data, err := os.ReadFile("../stats/testdata/tool.json")
+	if err == nil {
+		err = json.Unmarshal(data, &want)
+	}
+	if err != nil || len(want.Tails) == 0 {
+		t.Fatal(err, want.Tool)
+	}
+	for _, w := range want.Tails {
+		i := percentile95(w.Values).Interval
+		if i == nil || i.Low != w.Interval[0] || i.High != w.Interval[1] || math.Abs(i.Confidence-w.Interval[2]) > 1e-9 {
+			t.Errorf("n %d: %+v, %s has %v", len(w.Values), i, want.Tool, w.Interval)
+		}
 	}
 }
 

@@ -122,7 +122,8 @@ func TestInBrowser(t *testing.T) {
 		Settings: map[string]string{"locks": "repair"}, Differences: []bench.Difference{{Name: "kernel", Text: "the slot shares the host's kernel"}}})
 	hurt := load(t, recordtest.Run{Name: "run/" + hostile[1], Gate: "locks", Verdict: engine.Fail, Findings: []bench.Finding{{Verdict: engine.Fail, Subject: hostile[0], Text: hostile[7], Want: "held", Have: "not held", Hint: "repair it"}}})
 	emulated := load(t, recordtest.Run{Name: "run/emulated", Rollouts: 6, Facts: []bench.Fact{{Name: "accelerator", Known: true, Value: "tcg", Source: "query-kvm"}}})
-	dir := filepath.Join(t.TempDir(), "a site #1 %41") // a path that a careless link breaks on
+	both := filepath.Join(t.TempDir(), "a site #1 %41") // a path that a careless link breaks on
+	dir := filepath.Join(both, "runs and comparisons")
 	in := Input{Runs: []*Run{whole, hurt, emulated}, None: []NoRecord{{Dir: "lost", Reason: "it has no record"}}, Comparisons: comparisons(whole), Program: "test"}
 	// An experiment that failed and was amended, and one that is planned.
 	o.Bars = usableBar("1h")
@@ -147,6 +148,51 @@ func TestInBrowser(t *testing.T) {
 	b := openBrowser(t)
 	b.planted(t)
 	shots := os.Getenv("DRUMSBENCH_SCREENSHOTS") // a folder to look at them
+	b.look(t, dir, "", shots, pages)
+	b.tables(t, pages[0])
+	b.keyboard(t, pages[0])
+	b.withoutScripts(t, pages[slices.IndexFunc(pages, func(p string) bool { return strings.Contains(p, "whole") })])
+	pages = append(pages, b.sections(t, filepath.Join(both, "sections"), shots)...)
+	real := os.Getenv("DRUMSBENCH_SITE")
+	b.site(t, real, shots)
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.said {
+		t.Errorf("the browser said %s", s)
+	}
+	if len(b.asked) < len(pages) {
+		t.Errorf("the browser asked for %d files", len(b.asked))
+	}
+	for _, u := range b.asked {
+		if !strings.HasPrefix(u, fileURL(both)+"/") && (real == "" || !strings.HasPrefix(u, fileURL(real)+"/")) {
+			t.Errorf("the site asked for %s", u)
+		}
+	}
+}
+
+// site has a site that drumsbench report wrote of real runs looked at in the same
+// way, if there is one: index, comparisons and the first runs. README.md has a picture of it.
+func (b *browser) site(t *testing.T, dir, shots string) {
+	t.Helper()
+	if dir == "" {
+		return
+	}
+	checkLinks(t, read(t, dir))
+	comparisons, err := filepath.Glob(filepath.Join(dir, "comparisons", "*.html"))
+	runs, rerr := filepath.Glob(filepath.Join(dir, "runs", "*", "index.html"))
+	if err != nil || rerr != nil {
+		t.Fatal(err, rerr)
+	}
+	b.look(t, dir, "site-", shots, slices.Concat([]string{filepath.Join(dir, "index.html")}, comparisons[:min(3, len(comparisons))], runs[:min(6, len(runs))]))
+}
+
+func navigate(path string) chromedp.Action[chromedp.Void] { return chromedp.Navigate(fileURL(path)) }
+
+// look has the checks judge pages of a site on a dark phone and on a light desk, and
+// leaves pictures of them in the folder shots, if there is one.
+func (b *browser) look(t *testing.T, dir, prefix, shots string, pages []string) {
+	t.Helper()
 	for _, look := range []struct {
 		name, scheme  string
 		width, height int64
@@ -154,7 +200,7 @@ func TestInBrowser(t *testing.T) {
 	}{{"phone", "dark", 390, 844, true}, {"desktop", "light", 1280, 900, false}} {
 		for i, path := range pages {
 			where := fmt.Sprintf("%s %s %s", look.name, look.scheme, strings.TrimPrefix(path, dir))
-			b.do(t, append(screen(look.width, look.height, look.phone, look.scheme), chromedp.Navigate(fileURL(path)))...)
+			b.do(t, append(screen(look.width, look.height, look.phone, look.scheme), navigate(path))...)
 			var found []string
 			if text := value[string](t, b, checks); json.Unmarshal([]byte(text), &found) != nil {
 				t.Fatal(text)
@@ -167,27 +213,10 @@ func TestInBrowser(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(filepath.Join(shots, fmt.Sprintf("%s-%s-%d.png", look.name, look.scheme, i)), picture, 0o644); err != nil {
+				if err := os.WriteFile(filepath.Join(shots, fmt.Sprintf("%s%s-%s-%d.png", prefix, look.name, look.scheme, i)), picture, 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
-		}
-	}
-	b.tables(t, pages[0])
-	b.keyboard(t, pages[0])
-	b.withoutScripts(t, pages[slices.IndexFunc(pages, func(p string) bool { return strings.Contains(p, "whole") })])
-
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, s := range b.said {
-		t.Errorf("the browser said %s", s)
-	}
-	if len(b.asked) < len(pages) {
-		t.Errorf("the browser asked for %d files", len(b.asked))
-	}
-	for _, u := range b.asked {
-		if !strings.HasPrefix(u, fileURL(dir)+"/") {
-			t.Errorf("the site asked for %s", u)
 		}
 	}
 }

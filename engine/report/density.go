@@ -15,16 +15,21 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
-// densitySection is what many slots at once take and give, over all runs of sweeps
-// and sustained windows; nil where there is none.
-func densitySection(runs []*Run) (*Section, error) {
+// densities of the runs that are sound.
+func densities(runs []*Run) (bench.Densities, error) {
 	var parts []density.Run
 	for _, r := range runs {
 		if r.Sound() {
 			parts = append(parts, density.Run{Record: r.Record, Manifest: r.Manifest})
 		}
 	}
-	all, err := density.Of(parts)
+	return density.Of(parts)
+}
+
+// densitySection is what many slots at once take and give, over all runs of sweeps
+// and sustained windows; nil where there is none.
+func densitySection(runs []*Run) (*Section, error) {
+	all, err := densities(runs)
 	if err != nil || len(all.Densities) == 0 {
 		return nil, err
 	}

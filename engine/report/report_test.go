@@ -41,6 +41,12 @@ func write(t testing.TB, in Input) map[string]string {
 	if err := Write(dir, in); err != nil {
 		t.Fatal(err)
 	}
+	return read(t, dir)
+}
+
+// read gives a site's files' contents by path.
+func read(t testing.TB, dir string) map[string]string {
+	t.Helper()
 	files := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

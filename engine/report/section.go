@@ -64,7 +64,7 @@ type Figure struct {
 var runSections = []func(*Run) (*Section, error){branchesSection, resetsSection, toolsSection, needsSection, hostSection}
 
 // siteSections are those of the benchmark page; runs are in the order of their start.
-var siteSections = []func([]*Run) (*Section, error){attemptsSection, densitySection, armsNeedSection}
+var siteSections = []func([]*Run) (*Section, error){attemptsSection, densitySection, armsNeedSection, askedSection, samenessSection}
 
 // gather has each function look at v.
 func gather[T any](v T, functions []func(T) (*Section, error)) (list []Section, err error) {

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
+	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/register"
 	"github.com/drumsbench/drumsbench/engine/wholefile"
@@ -82,10 +84,10 @@ type stateCount struct {
 
 // armRow is an arm with a reset on the index.
 type armRow struct {
-	Arm, Reset, Manifests, Differences string
-	Records                            int
-	Counts                             []int
-	Emulated                           bool
+	Arm, What, Reset, Role, Manifests, Differences string
+	Records                                        int
+	Counts                                         []int
+	Emulated                                       bool
 }
 
 // kindRow is a metric on the index.
@@ -97,6 +99,7 @@ type kindRow struct {
 // index is the benchmark page.
 type index struct {
 	Page        page
+	Exists      string
 	States      []stateCount
 	Arms        []armRow
 	Kinds       []kindRow
@@ -167,8 +170,42 @@ func Write(dir string, in Input) error {
 	return w.data(idx, in)
 }
 
+// exists says in a sentence what there is.
+func (x *index) exists() string {
+	if len(x.Runs) == 0 {
+		return "There is no record yet, and so no number."
+	}
+	last := ""
+	arms := map[string]bool{}
+	for _, v := range x.Runs {
+		last = max(last, string(v.Record.Ended))
+		arms[v.Record.Arm] = true
+	}
+	allowed := 0
+	for _, c := range x.Comparisons {
+		if c.C.Verdict == compare.Allowed {
+			allowed++
+		}
+	}
+	plural := func(n int, what string) string {
+		if n == 1 {
+			return "1 " + what
+		}
+		return fmt.Sprintf("%d %ss", n, what)
+	}
+	text := fmt.Sprintf("As of %.10s: %s of %s, %s.", last, plural(len(x.Runs), "record"), plural(len(arms), "arm"), plural(allowed, "comparison"))
+	if n := len(x.Comparisons) - allowed; n > 0 {
+		text = strings.TrimSuffix(text, ".") + fmt.Sprintf(" and %s to compare.", plural(n, "refusal"))
+	}
+	if allowed == 0 {
+		text += " No two sides have been compared: no number here says that one is better than another."
+	}
+	return text
+}
+
 // count fills the tables of the index.
 func (x *index) count() {
+	x.Exists = x.exists()
 	for _, s := range States {
 		n := 0
 		for _, v := range x.Runs {
@@ -196,7 +233,8 @@ func (x *index) count() {
 		by[k] = append(by[k], v)
 	}
 	for _, k := range order {
-		row := armRow{Arm: k.arm, Reset: k.reset, Records: len(by[k])}
+		row := armRow{Arm: k.arm, What: cmp.Or(armKinds[k.arm], "–"), Reset: k.reset, Records: len(by[k]),
+			Role: map[string]string{"restore": "measured: back from a checkpoint", "cold": "control: made anew"}[k.reset]}
 		var manifests, differences []string
 		for _, s := range States {
 			n := 0

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/density"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -200,6 +201,7 @@ func (r *Run) hardware() string {
 	say("os-release", "%s", 0)
 	say("transparent-hugepages", "huge pages %s", 0)
 	say("ksm", "KSM %s", 0)
+	say("cgroup-mode", "cgroups %s", 0)
 	say("load-average", "load before %s", 0)
 	if v, known := r.fact("accelerator"); known {
 		parts = append(parts, "accelerator "+v)
@@ -259,6 +261,14 @@ func (r *Run) sample() string {
 // caveats are what has to be known beside the numbers, each of it from the record.
 func (r *Run) caveats() (list []string) {
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	for _, n := range density.Noise(r.Record) {
+		when, why, _ := strings.Cut(strings.TrimPrefix(n, r.Record.Run+": "), ": ")
+		if why == density.NotProbed {
+			add("Whether the host was quiet %s the run is not known: it was not probed.", when)
+		} else {
+			add("The host was not quiet %s the run: %s.", when, why)
+		}
+	}
 	if r.Emulated() {
 		add("The processor was emulated: its times say nothing about hardware.")
 	}
