@@ -53,25 +53,56 @@ func Census(initPid int) ([]bench.Lock, [][]Holder, error) {
 	if err != nil {
 		return fail(err)
 	}
+	locks, holders, err := census(initPid, tasks, func(procfs.Task) bool { return true })
+	if err != nil {
+		return fail(err)
+	}
+	return locks, holders, nil
+}
+
+// Missing are the wanted locks that a slot's stopped tree lacks. It looks at the
+// processes that are to hold them and at no others: what else is held it does not say.
+func Missing(initPid int, wanted []bench.Lock) ([]bench.Lock, error) {
+	tasks, err := procfs.Tree(initPid)
+	var have []bench.Lock
+	if err == nil {
+		owners := map[int64]bool{}
+		for _, l := range wanted {
+			owners[l.Pid] = true
+		}
+		have, _, err = census(initPid, tasks, func(t procfs.Task) bool { return owners[int64(t.Inner)] })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read locks of slot: %w", err)
+	}
+	missing, _ := Diff(wanted, have)
+	return missing, nil
+}
+
+// census reads the locks of those of the slot's processes that are meant.
+func census(initPid int, tasks []procfs.Task, meant func(procfs.Task) bool) ([]bench.Lock, [][]Holder, error) {
 	inner := map[int]int{}
 	for _, t := range tasks {
 		inner[t.Pid] = t.Inner
 	}
 	var found []held
 	for _, t := range tasks {
+		if !meant(t) {
+			continue
+		}
 		fds, err := procfs.Descriptors(t)
 		if errors.Is(err, engine.ErrDead) && t.Pid != initPid {
 			continue
 		}
 		if err != nil {
-			return fail(err)
+			return nil, nil, err
 		}
 		var own []held
 		for _, d := range fds {
 			for _, l := range d.Info.Locks {
 				mine, err := belongs(l, t, inner)
 				if err != nil {
-					return fail(err)
+					return nil, nil, err
 				}
 				if mine {
 					own = append(own, held{line: l, path: d.Link, holders: []Holder{{d.Pid, d.Inner, d.FD}}})
@@ -79,11 +110,11 @@ func Census(initPid int) ([]bench.Lock, [][]Holder, error) {
 			}
 		}
 		if err := markMapped(t, own); err != nil {
-			return fail(err)
+			return nil, nil, err
 		}
 		for _, h := range own {
 			if found, err = merge(found, h); err != nil {
-				return fail(err)
+				return nil, nil, err
 			}
 		}
 	}

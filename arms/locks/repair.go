@@ -70,7 +70,7 @@ func Repair(ctx context.Context, initPid int, missing []bench.Lock) (Report, err
 		}
 		return report, &engine.Error{Op: "repair locks", Err: err, Hint: hint}
 	}
-	tasks, err := procfs.Tasks(initPid)
+	tasks, err := procfs.Tree(initPid)
 	if err != nil {
 		return fail(err)
 	}
@@ -113,11 +113,11 @@ func Repair(ctx context.Context, initPid int, missing []bench.Lock) (Report, err
 	if err != nil {
 		return fail(err)
 	}
-	have, _, err := Census(initPid)
+	gone, err := Missing(initPid, posix)
 	if err != nil {
 		return fail(err)
 	}
-	if gone, _ := Diff(posix, have); len(gone) > 0 {
+	if len(gone) > 0 {
 		return fail(fmt.Errorf("%d of %d locks are not there after they were set, the first: %s", len(gone), len(posix), Describe(gone[0])))
 	}
 	if n := len(report.NotRepairable); n > 0 {

@@ -27,3 +27,17 @@ func BenchmarkProcesses(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkTasks finds the slot's processes among all of the host's, BenchmarkTree by their descent.
+func BenchmarkTasks(b *testing.B) { list(b, procfs.Tasks) }
+func BenchmarkTree(b *testing.B)  { list(b, procfs.Tree) }
+
+func list(b *testing.B, tasks func(int) ([]procfs.Task, error)) {
+	s := slottest.Start(b)
+	busy(s)
+	for b.Loop() {
+		if _, err := tasks(s.Init); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	prom "github.com/prometheus/procfs"
 
@@ -53,14 +54,9 @@ func census(initPid int) (tasks []Task, others []int, hidden, err error) {
 	if err != nil {
 		return fail(err)
 	}
-	proc := os.DirFS(root)
-	status, err := observe.ReadStatus(proc, initPid)
+	level, err := levelOf(initPid)
 	if err != nil {
-		return fail(gone(initPid, err))
-	}
-	level := len(status.NSpid) - 1
-	if status.NSpid[level] != 1 {
-		return fail(fmt.Errorf("%w: pid %d is pid %d of its namespace, not 1", engine.ErrRefused, initPid, status.NSpid[level]))
+		return fail(err)
 	}
 	slot, err := NamespaceOf(initPid, "pid")
 	if err != nil {
@@ -91,21 +87,130 @@ func census(initPid int) (tasks []Task, others []int, hidden, err error) {
 			others = append(others, pid)
 			continue
 		}
-		st, err := observe.ReadStatus(proc, pid)
-		if vanished(err) {
+		task, err := taskAt(pid, level)
+		if errors.Is(err, engine.ErrDead) {
 			continue
 		}
 		if err != nil {
 			return fail(err)
 		}
-		if len(st.NSpid) <= level {
-			return fail(fmt.Errorf("%w: pid %d is in the slot's pid namespace but has no number there", engine.ErrUnknown, pid))
-		}
-		tasks = append(tasks, Task{
-			Pid: pid, Inner: st.NSpid[level], Group: st.NSpgid[level], Session: st.NSsid[level],
-			HostParent: st.PPid, Nested: len(st.NSpid) > level+1, Status: st,
-		})
+		tasks = append(tasks, task)
 	}
+	related(tasks)
+	if err := still(id); err != nil {
+		return fail(err)
+	}
+	return tasks, others, hidden, nil
+}
+
+// Tree lists the slot's first process and all that descend from it, as Tasks does
+// but without those that joined from outside, by the kernel's own lists of children
+// (CONFIG_PROC_CHILDREN, which CRIU needs too): it looks at no process of another.
+// Of a tree that does not stand still it may lack some. Errors as Tasks.
+func Tree(initPid int) ([]Task, error) {
+	fail := func(err error) ([]Task, error) { return nil, fmt.Errorf("list process tree of slot: %w", err) }
+	id, err := Identity(initPid)
+	if err != nil {
+		return fail(err)
+	}
+	level, err := levelOf(initPid)
+	if err != nil {
+		return fail(err)
+	}
+	var tasks []Task
+	seen := map[int]bool{}
+	for pids := []int{initPid}; len(pids) > 0; pids = pids[1:] {
+		pid := pids[0]
+		if seen[pid] { // its parent ended meanwhile, and it is another's child
+			continue
+		}
+		seen[pid] = true
+		task, err := taskAt(pid, level)
+		var below []int
+		if err == nil {
+			below, err = children(pid)
+		}
+		if errors.Is(err, engine.ErrDead) && pid != initPid {
+			continue
+		}
+		if err != nil {
+			return fail(err)
+		}
+		tasks = append(tasks, task)
+		pids = append(pids, below...)
+	}
+	related(tasks)
+	if err := still(id); err != nil {
+		return fail(err)
+	}
+	return tasks, nil
+}
+
+// First is the slot's first process alone. Errors as Tasks.
+func First(initPid int) (Task, error) {
+	level, err := levelOf(initPid)
+	if err != nil {
+		return Task{}, err
+	}
+	return taskAt(initPid, level)
+}
+
+// children are those of all threads of a process.
+func children(pid int) ([]int, error) {
+	tids, err := Threads(pid)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, tid := range tids {
+		text, err := os.ReadFile(filepath.Join(root, strconv.Itoa(pid), "task", strconv.Itoa(tid), "children"))
+		if vanished(err) && tid != pid {
+			continue
+		}
+		if err != nil {
+			return nil, gone(pid, err)
+		}
+		for _, word := range strings.Fields(string(text)) {
+			child, err := strconv.Atoi(word)
+			if err != nil {
+				return nil, fmt.Errorf("read children of pid %d: %w", pid, err)
+			}
+			pids = append(pids, child)
+		}
+	}
+	return pids, nil
+}
+
+// levelOf is how deep the pid namespace lies of which the process is number 1, which it must be.
+func levelOf(initPid int) (int, error) {
+	status, err := observe.ReadStatus(os.DirFS(root), initPid)
+	if err != nil {
+		return 0, gone(initPid, err)
+	}
+	level := len(status.NSpid) - 1
+	if status.NSpid[level] != 1 {
+		return 0, fmt.Errorf("%w: pid %d is pid %d of its namespace, not 1", engine.ErrRefused, initPid, status.NSpid[level])
+	}
+	return level, nil
+}
+
+// taskAt is a process with its numbers at a level of pid namespaces; engine.ErrDead if it is gone.
+func taskAt(pid, level int) (Task, error) {
+	st, err := observe.ReadStatus(os.DirFS(root), pid)
+	if err != nil {
+		return Task{}, gone(pid, err)
+	}
+	if len(st.NSpid) <= level {
+		return Task{}, fmt.Errorf("%w: pid %d is in the slot's pid namespace but has no number there", engine.ErrUnknown, pid)
+	}
+	return Task{
+		Pid: pid, Inner: st.NSpid[level], Group: st.NSpgid[level], Session: st.NSsid[level],
+		HostParent: st.PPid, Nested: len(st.NSpid) > level+1, Status: st,
+	}, nil
+}
+
+// related sets the parents of all that are listed, and sorts them.
+func related(tasks []Task) {
 	inner := make(map[int]int, len(tasks))
 	for _, t := range tasks {
 		inner[t.Pid] = t.Inner
@@ -114,14 +219,15 @@ func census(initPid int) (tasks []Task, others []int, hidden, err error) {
 		tasks[i].Parent = inner[tasks[i].HostParent]
 	}
 	slices.SortFunc(tasks, func(a, b Task) int { return a.Inner - b.Inner })
+}
+
+// still requires that the slot's first process is the one that it was; engine.ErrDead if not.
+func still(id bench.Identity) error {
 	alive, err := Alive(id)
 	if err == nil && !alive {
-		err = fmt.Errorf("pid %d: %w", initPid, engine.ErrDead)
+		err = fmt.Errorf("pid %d: %w", id.Pid, engine.ErrDead)
 	}
-	if err != nil {
-		return fail(err)
-	}
-	return tasks, others, hidden, nil
+	return err
 }
 
 // guarded judges a process that the kernel does not let us look into, such as a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strconv"
 	"testing"
@@ -78,12 +79,41 @@ func TestProcessesOfASlot(t *testing.T) {
 			t.Errorf("task %+v", task)
 		}
 	}
-	if _, err := procfs.Tasks(hosts[apid]); !errors.Is(err, engine.ErrRefused) {
-		t.Errorf("a process that is no pid 1: %v", err)
+	// The joined process ends with the subtest: pid 1 cannot end before its parent, which we are, has reaped it.
+	t.Run("tree", func(t *testing.T) { treeOf(t, s) })
+	for name, list := range map[string]func(int) ([]procfs.Task, error){"all": procfs.Tasks, "tree": procfs.Tree,
+		"first": func(pid int) ([]procfs.Task, error) { _, err := procfs.First(pid); return nil, err }} {
+		if _, err := list(hosts[apid]); !errors.Is(err, engine.ErrRefused) {
+			t.Errorf("%s of a process that is no pid 1: %v", name, err)
+		}
 	}
 	s.Kill()
-	if _, err := procfs.Tasks(s.Init); !errors.Is(err, engine.ErrDead) {
-		t.Errorf("a slot that is gone: %v", err)
+	for name, list := range map[string]func(int) ([]procfs.Task, error){"all": procfs.Tasks, "tree": procfs.Tree} {
+		if _, err := list(s.Init); !errors.Is(err, engine.ErrDead) {
+			t.Errorf("%s of a slot that is gone: %v", name, err)
+		}
+	}
+}
+
+// treeOf: the tree alone, which stands still, is the same as all but who joined from outside.
+func treeOf(t *testing.T, s *slottest.Slot) {
+	s.Stop()
+	defer s.Continue()
+	outsider := join(t, s, "pid")
+	all, err := procfs.Tasks(s.Init)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree, err := procfs.Tree(s.Init)
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := slices.DeleteFunc(slices.Clone(all), func(task procfs.Task) bool { return task.Pid == outsider })
+	if len(without) != len(all)-1 {
+		t.Fatalf("%d, who joined, is not once in %+v", outsider, all)
+	}
+	if !reflect.DeepEqual(tree, without) {
+		t.Errorf("tree %+v\nall  %+v", tree, without)
 	}
 }
 

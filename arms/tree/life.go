@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/guest"
+	"github.com/drumsbench/drumsbench/engine/observe"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -35,62 +38,60 @@ func GuestEnv(g bench.Guest) ([]string, error) {
 }
 
 // RepairLocks puts back the locks that the restored, stopped tree lacks. The
-// gate takes the census again; nothing here is believed.
+// gate takes a census of all locks; nothing here is believed.
 func RepairLocks(ctx context.Context, pid int, want []bench.Lock) error {
-	have, _, err := locks.Census(pid)
-	if err != nil {
-		return fmt.Errorf("census of locks: %w", err)
-	}
-	missing, _ := locks.Diff(want, have)
-	if len(missing) == 0 {
-		return nil
+	missing, err := locks.Missing(pid, want)
+	if err != nil || len(missing) == 0 {
+		return err
 	}
 	_, err = locks.Repair(ctx, pid, missing)
 	return err
 }
 
-// Continue sends SIGCONT to every task but those whose inner pids are in
-// stopped, and returns once none of them is stopped any more.
+// Continue sends SIGCONT to every task of a tree that stands still but those whose
+// inner pids are in stopped, and returns once none of them is stopped any more.
 func Continue(ctx context.Context, pid int, stopped map[int]bool) error {
-	return continued(ctx, pid, func(inner int) bool { return !stopped[inner] })
+	tasks, err := procfs.Tree(pid)
+	if err != nil {
+		return err
+	}
+	return continued(ctx, tasks, func(inner int) bool { return !stopped[inner] })
 }
 
-// ContinueOnly is Continue for the tasks whose inner pids are in these, and no others.
+// ContinueOnly is Continue for the tasks whose inner pids are in these, and no
+// others, those that joined the slot from outside among them.
 func ContinueOnly(ctx context.Context, pid int, these map[int]bool) error {
-	return continued(ctx, pid, func(inner int) bool { return these[inner] })
-}
-
-func continued(ctx context.Context, pid int, meant func(inner int) bool) error {
 	tasks, err := procfs.Tasks(pid)
 	if err != nil {
 		return err
 	}
+	return continued(ctx, tasks, func(inner int) bool { return these[inner] })
+}
+
+func continued(ctx context.Context, tasks []procfs.Task, meant func(inner int) bool) error {
+	tasks = slices.DeleteFunc(tasks, func(t procfs.Task) bool { return !meant(t.Inner) })
 	for _, task := range tasks {
-		if !meant(task.Inner) {
-			continue
-		}
 		if err := unix.Kill(task.Pid, unix.SIGCONT); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("continue pid %d: %w", task.Inner, err)
 		}
 	}
-	for {
-		tasks, err := procfs.Tasks(pid)
-		if err != nil {
-			return err
-		}
-		running := true
-		for _, task := range tasks {
-			running = running && (task.Status.State != 'T' || !meant(task.Inner))
-		}
-		if running {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pollTime):
+	for _, task := range tasks {
+		for {
+			st, err := observe.ReadStatus(os.DirFS("/proc"), task.Pid)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || err == nil && st.State != 'T' {
+				break
+			}
+			if err != nil {
+				return fmt.Errorf("look whether pid %d runs: %w", task.Inner, err)
+			}
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-time.After(pollTime):
+			}
 		}
 	}
+	return nil
 }
 
 // Reap waits for a dead child of ours. It was killed and its group is empty, so
@@ -209,14 +210,12 @@ func Ended(pid int) (bool, error) {
 // Leads requires that a slot's first process is number 1, and leads a group and
 // a session of its own namespace: CRIU cannot dump a session whose leader is outside.
 func Leads(pid int) error {
-	tasks, err := procfs.Tasks(pid)
+	first, err := procfs.First(pid)
 	if err != nil {
 		return err
 	}
-	for _, task := range tasks {
-		if task.Pid == pid && (task.Inner != 1 || task.Session != 1 || task.Group != 1) {
-			return fmt.Errorf("pid %d, session %d, group %d inside, want 1, 1 and 1", task.Inner, task.Session, task.Group)
-		}
+	if first.Session != 1 || first.Group != 1 {
+		return fmt.Errorf("pid %d, session %d, group %d inside, want 1, 1 and 1", first.Inner, first.Session, first.Group)
 	}
 	return nil
 }
