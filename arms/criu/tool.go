@@ -7,11 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/drumsbench/drumsbench/arms/hosttool"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -127,7 +127,7 @@ func locate(dir string) (Tool, error) {
 	if t.Path, err = filepath.EvalSymlinks(path); err != nil {
 		return Tool{}, err
 	}
-	if t.SHA256, err = hashFile(t.Path); err != nil {
+	if t.SHA256, err = hosttool.Digest(t.Path); err != nil {
 		return Tool{}, err
 	}
 	if t.Origin == "closure" && r.Criu.SHA256 == "" {
@@ -138,7 +138,7 @@ func locate(dir string) (Tool, error) {
 	}
 	for _, l := range t.Libraries {
 		file := filepath.Join(filepath.Dir(t.Record), "lib", filepath.Base(l.Name))
-		have, err := hashFile(file)
+		have, err := hosttool.Digest(file)
 		if err != nil {
 			return Tool{}, err
 		}
@@ -147,19 +147,6 @@ func locate(dir string) (Tool, error) {
 		}
 	}
 	return t, nil
-}
-
-func hashFile(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", fmt.Errorf("hash %s: %w", path, err)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // Facts of the tool for the record.
@@ -189,12 +176,6 @@ func (t Tool) Facts() []bench.Fact {
 
 // Pinned requires that the tool is the one that a manifest names; an empty pin names none. ErrRefused otherwise.
 func (t Tool) Pinned(pin bench.SHA256) error {
-	if pin == "" || string(pin) == t.SHA256 {
-		return nil
-	}
-	const hint = "name the pinned one with DRUMSBENCH_CRIU and run scripts/setup, or change the manifest"
-	return &engine.Error{
-		Op: "check criu", Err: fmt.Errorf("%w: %s has digest %s, the manifest asks for %s", engine.ErrRefused, t.Path, t.SHA256, pin), Hint: hint,
-		Findings: []bench.Finding{{Verdict: engine.Fail, Subject: "criu", Text: "is not the one that the manifest pins", Want: string(pin), Have: t.SHA256, Hint: hint}},
-	}
+	return hosttool.Pinned("criu", t.Path, t.SHA256, pin,
+		"name the pinned one with DRUMSBENCH_CRIU and run scripts/setup, or change the manifest")
 }

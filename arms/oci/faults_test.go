@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/criu"
+	"github.com/drumsbench/drumsbench/arms/hosttool"
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/arms/tree"
@@ -375,7 +376,7 @@ func TestSeccomp(t *testing.T) {
 	if _, err := profile(folder, pin); !errors.Is(err, engine.ErrRefused) {
 		t.Errorf("another profile than the pinned one: %v", err)
 	}
-	sum, err := hashFile(filepath.Join(folder, "profile.json"))
+	sum, err := hosttool.Digest(filepath.Join(folder, "profile.json"))
 	must(t, err)
 	pin.Sha256 = bench.SHA256(sum)
 	w := begin(t, func(s *bench.OCISettings) { s.Seccomp = pin })

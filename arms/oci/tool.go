@@ -2,12 +2,9 @@ package oci
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +12,7 @@ import (
 
 	gorunc "github.com/containerd/go-runc"
 
+	"github.com/drumsbench/drumsbench/arms/hosttool"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
@@ -65,7 +63,7 @@ func At(ctx context.Context, path string) (t Tool, err error) {
 		t.Path, err = filepath.Abs(t.Path)
 	}
 	if err == nil {
-		t.SHA256, err = hashFile(t.Path)
+		t.SHA256, err = hosttool.Digest(t.Path)
 	}
 	if err != nil {
 		return Tool{}, &engine.Error{Op: "find runc", Err: fmt.Errorf("%w: %w", engine.ErrRefused, err)}
@@ -117,7 +115,7 @@ func locate(state string) (Tool, error) {
 	if t.Path, err = filepath.EvalSymlinks(record.Runc.Path); err != nil {
 		return t, err
 	}
-	if t.SHA256, err = hashFile(t.Path); err != nil {
+	if t.SHA256, err = hosttool.Digest(t.Path); err != nil {
 		return t, err
 	}
 	if record.Runc.SHA256 != "" && record.Runc.SHA256 != t.SHA256 {
@@ -133,19 +131,6 @@ func inSystem() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("no runc in %s", strings.Join(systemPath, ", "))
-}
-
-func hashFile(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", fmt.Errorf("hash %s: %w", path, err)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // Facts of the tool for the record.
@@ -170,14 +155,6 @@ func (t Tool) Facts() []bench.Fact {
 
 // Pinned requires that the tool is the one that a manifest names; an empty pin names none.
 func (t Tool) Pinned(pin bench.SHA256) error {
-	if pin == "" || string(pin) == t.SHA256 {
-		return nil
-	}
-	return &engine.Error{
-		Op:   "check runc",
-		Err:  fmt.Errorf("%w: %s has digest %s, the manifest asks for %s", engine.ErrRefused, t.Path, t.SHA256, pin),
-		Hint: "install the pinned one with scripts/runc-pinned, or change the manifest",
-		Findings: []bench.Finding{{Verdict: engine.Fail, Subject: "runc", Text: "is not the one that the manifest pins",
-			Want: string(pin), Have: t.SHA256, Hint: "install the pinned one with scripts/runc-pinned, or change the manifest"}},
-	}
+	return hosttool.Pinned("runc", t.Path, t.SHA256, pin,
+		"install the pinned one with scripts/runc-pinned, or change the manifest")
 }

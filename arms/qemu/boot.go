@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
+	"github.com/drumsbench/drumsbench/arms/hosttool"
 	"github.com/drumsbench/drumsbench/arms/image"
 	"github.com/drumsbench/drumsbench/arms/initrd"
 	"github.com/drumsbench/drumsbench/engine"
@@ -98,14 +99,8 @@ func (b *boot) cached(record string) bool {
 }
 
 func digest(path string) (bench.SHA256, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	_, err = io.Copy(sum, f)
-	return bench.SHA256(hex.EncodeToString(sum.Sum(nil))), err
+	sum, err := hosttool.Digest(path)
+	return bench.SHA256(sum), err
 }
 
 // take copies a regular file out of a mounted image. The path is resolved within
