@@ -218,6 +218,7 @@ func TestHolder(t *testing.T) {
 		inode, place = ns.Ino, slot
 	}
 	p := as0(t, place)
+	ownStdio(t, p.now.Pid)
 	m, ok := place.(engine.Slot).Observe(w.ctx, engine.AspectMemory).Memory.Get()
 	if !ok || m.Harness <= 0 || m.HarnessCPU <= 0 || m.HarnessLife <= m.HarnessCPU {
 		t.Errorf("memory %+v, want the holder's in it", m)
@@ -284,11 +285,31 @@ func TestNamespaceOfRunc(t *testing.T) {
 	}
 }
 
+// ownStdio: the first process's stdio are files of the slot's own mounts; the
+// enclosure gate refuses the dump of whatever else is open.
+func ownStdio(t *testing.T, pid int) {
+	t.Helper()
+	host, err := os.Stat(os.DevNull)
+	must(t, err)
+	for fd := range 3 {
+		path := fmt.Sprintf("/proc/%d/fd/%d", pid, fd)
+		have, err := os.Stat(path)
+		must(t, err)
+		own, err := os.Stat(fmt.Sprintf("/proc/%d/root/dev/null", pid))
+		must(t, err)
+		if os.SameFile(have, host) || !os.SameFile(have, own) {
+			link, _ := os.Readlink(path)
+			t.Errorf("descriptor %d of the first process is %s, and not the slot's /dev/null", fd, link)
+		}
+	}
+}
+
 // A process that runc exec left, and any other in the container's groups that is
 // not in its tree, refuses the dump; the slot runs on.
 func TestStrays(t *testing.T) {
 	w := begin(t, nil)
 	s := w.provision("slot-0")
+	ownStdio(t, s.now.Pid)
 	c := s.container(s.now)
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
