@@ -1,5 +1,7 @@
 package engine
 
+import "time"
+
 // Values that steps promise to each other besides Root, Place, Slot, Stopped and Checkpoint.
 
 // Ready says that the readiness rule held.
@@ -32,10 +34,12 @@ type Score struct {
 type Witness []string
 
 // Identity is what makes a slot one of its own, by name: "" is a thing that the slot does not have. Residue are
-// things that are known to be the same in every slot from one checkpoint.
+// things that are known to be the same in every slot from one checkpoint. Clock is by how much the slot's clock is
+// ahead of the host's at least, or behind where it is below 0: what the exchange itself took is in its favour.
 type Identity struct {
 	Slot           string
 	Parts, Residue map[string]Reading[string]
+	Clock          Reading[time.Duration]
 }
 
 // Audited is what slots that run at the same time share of the host's kernel; what they share by their nature, such

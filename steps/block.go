@@ -86,6 +86,8 @@ type wiring struct {
 	dropping bool
 	// branch is what the rounds of a task that branches restore and are judged by; nil where there is no checkpoint.
 	branch *branchPoint
+	// pair is what siblings are compared with.
+	pair control
 	// checkpoint that rollouts begin with; not there in cold mode.
 	checkpoint engine.Promise[engine.Checkpoint]
 	// compares says that each restored screen is compared with the dumped one; the person who is asked then sees both.
@@ -206,8 +208,8 @@ func (w *wiring) restore() {
 	prepared, _ := w.fresh(at, slot)
 	held := []engine.Input{engine.After(prepared)}
 	w.last = make([]engine.Promise[engine.Place], w.places())
-	if w.m.Task.Branching != nil {
-		held = append(held, w.coldPair(slot, held...))
+	if w.m.Task.Branching != nil || w.siblings() {
+		held = append(held, w.coldPair(at, slot, prepared))
 	}
 	dumped, complete := w.dump(at, slot, held...)
 	w.last[0] = engine.Second(dumped)
@@ -242,6 +244,14 @@ func (w *wiring) resets(cp engine.Promise[engine.Checkpoint], complete engine.Pr
 		return slot, planted, nil
 	}, func(k int, end engine.Input) { ended[k] = end })
 	w.release()
+}
+
+// own is what each restored slot has made anew.
+func (w *wiring) own() []bench.Own {
+	if w.m.Hygiene == nil {
+		return nil
+	}
+	return w.m.Hygiene.Own
 }
 
 // taking is how a rollout takes a slot that a pool made ready.
@@ -282,7 +292,7 @@ func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine
 	if take != nil {
 		judged = []engine.Input{w.take(take, &at, slot, judged...)}
 	}
-	planted := Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary, Identity: at.Branch != ""}, judged...)
+	planted := Reseed(w.b, at.step("reseed"), slot, cp, bench.ReseedParams{Port: w.port(), Canary: w.m.Canary, Identity: at.Branch != "" || w.m.Hygiene != nil, Own: w.own()}, judged...)
 	if w.late && at.Branch == "" { // a branch has its trunk's
 		planted = w.prepare(at, slot, true, engine.After(planted))
 	}
@@ -431,6 +441,10 @@ func (w *wiring) rollouts(
 		for n, r := range all {
 			end(n, finish(r, w.policyOf(), e.Seed+int64(n), held))
 		}
+		return
+	}
+	if w.siblings() && w.pair.made {
+		w.groups(next, begin, finish, end)
 		return
 	}
 	var done []engine.Input

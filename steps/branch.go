@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,14 +43,19 @@ const (
 	// ResidueToken is the live state by which a restore shows that memory came back.
 	ResidueToken = "live-token"
 	ResidueBoot  = "boot-id"
+	// ResidueLayout is where the first process has its stack and the kernel's page.
+	ResidueLayout = "address-layout"
+	// PartClock names how far a slot's clock is from the host's, in findings and facts.
+	PartClock = "clock"
 )
 
 const (
 	hostnameFile  = "/proc/sys/kernel/hostname"
 	machineIDFile = "/etc/machine-id"
 	bootIDFile    = "/proc/sys/kernel/random/boot_id"
+	layoutFile    = "/proc/1/maps"
 	// smallFile bounds what is read of those.
-	smallFile    = 4096
+	smallFile    = 64 << 10
 	drawTimeout  = 5 * time.Second
 	deadlineHash = 3 * time.Minute // every file of a checkpoint is read
 )
@@ -92,13 +98,24 @@ func newIdentity(ctx context.Context, slot engine.Slot, c *guest.Client) error {
 // Identify reads what makes a slot one of its own.
 func Identify(b *engine.Builder, at At, slot engine.Promise[engine.Slot], planted engine.Promise[engine.Canary], p bench.IdentifyParams, after ...engine.Input) engine.Promise[engine.Identity] {
 	in := append([]engine.Input{engine.Use(slot), engine.Read(planted)}, after...)
-	return engine.Add[engine.Identity](b, at.spec(KindIdentify, p, deadlineGate+drawTimeout+guest.CheckTime), in...)
+	limit := deadlineGate + drawTimeout + guest.CheckTime
+	if h := p.Hygiene; h != nil {
+		for _, o := range h.Own {
+			limit += duration(string(o.Read.Timeout)) + slack
+		}
+		for _, o := range h.Residuals {
+			limit += duration(string(o.Read.Timeout)) + slack
+		}
+	}
+	return engine.Add[engine.Identity](b, at.spec(KindIdentify, p, limit), in...)
 }
 
 var bindIdentify = engine.Bind(KindIdentify, func(ctx context.Context, x *engine.Exec, p bench.IdentifyParams) (engine.Identity, error) {
 	slot := engine.In[engine.Slot](x, 0)
 	c := dial(slot, p.Port)
+	asked := time.Now()
 	probe, perr := c.Probe(ctx)
+	answered := time.Now()
 	file := func(path string) engine.Reading[string] {
 		data, err := c.ReadFile(ctx, path, smallFile)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -114,7 +131,20 @@ var bindIdentify = engine.Bind(KindIdentify, func(ctx context.Context, x *engine
 	}, Residue: map[string]engine.Reading[string]{
 		ResidueToken: told(probe.Live.Token, perr, "guest server /probe"),
 		ResidueBoot:  file(bootIDFile),
-	}}
+	}, Clock: engine.Unknown[time.Duration](fmt.Sprint(perr), engine.ViewGuest)}
+	if perr == nil {
+		id.Clock = clockOffset(probe.Clock, asked, answered)
+	}
+	text, err := c.ReadFile(ctx, layoutFile, smallFile)
+	id.Residue[ResidueLayout] = told(layout(string(text)), err, layoutFile)
+	if h := p.Hygiene; h != nil {
+		for _, o := range h.Own {
+			id.Parts[string(o.Name)] = printed(ctx, c, o.Read)
+		}
+		for _, o := range h.Residuals {
+			id.Residue[string(o.Name)] = printed(ctx, c, o.Read)
+		}
+	}
 	id.Slot, _, _ = strings.Cut(id.Slot, "/")
 	if branch := x.Step().Branch; branch != "" {
 		id.Slot = string(branch)
@@ -129,6 +159,76 @@ var bindIdentify = engine.Bind(KindIdentify, func(ctx context.Context, x *engine
 	}
 	return id, nil
 })
+
+// clockOffset is how far a guest's clock is from the host's at least: it was read at some moment of the exchange.
+func clockOffset(clock bench.Int64, asked, answered time.Time) engine.Reading[time.Duration] {
+	ns, err := strconv.ParseInt(string(clock), 10, 64)
+	if err != nil {
+		return engine.Unknown[time.Duration]("the guest's clock: "+err.Error(), engine.ViewGuest)
+	}
+	var off time.Duration
+	switch at := time.Unix(0, ns); {
+	case at.Before(asked.Round(0)):
+		off = at.Sub(asked.Round(0))
+	case at.After(answered.Round(0)):
+		off = at.Sub(answered.Round(0))
+	}
+	return engine.Known(off, "guest server /probe, between two readings of the host's clock", engine.ViewGuest)
+}
+
+// layout is what of a process's memory map was drawn at random when it started and stays: the upper end of its stack
+// and the page of the kernel's (proc_pid_maps(5)).
+func layout(maps string) string {
+	var out []string
+	for line := range strings.Lines(maps) {
+		f := strings.Fields(line)
+		if len(f) == 6 && (f[5] == "[stack]" || f[5] == "[vdso]") {
+			_, end, _ := strings.Cut(f[0], "-")
+			out = append(out, f[5]+" "+end)
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// printed is what a command printed, which must end with the exit status that it names. What a program of the guest
+// keeps to itself stays out of the record: only its digest is a fact.
+func printed(ctx context.Context, c *guest.Client, cmd bench.Command) engine.Reading[string] {
+	r, err := c.Execute(ctx, cmd.Exec, duration(string(cmd.Timeout)))
+	switch {
+	case err != nil:
+	case r.TimedOut:
+		err = fmt.Errorf("%s did not end in %s", words(cmd.Exec), cmd.Timeout)
+	case r.Signalled || int64(r.Exit) != cmd.Exit:
+		err = fmt.Errorf("%s exited with %d, not %d: %s", words(cmd.Exec), r.Exit, cmd.Exit, tail(r.Stderr))
+	case r.Truncated:
+		err = fmt.Errorf("%s printed more than the guest server hands over", words(cmd.Exec))
+	}
+	return told(strings.TrimSpace(string(r.Stdout)), err, words(cmd.Exec))
+}
+
+// seedWord stands for a seed in the words of what makes a slot its own.
+const seedWord = "{seed}"
+
+// makeOwn has a slot's programs made its own, each with a seed that no other slot has.
+func makeOwn(ctx context.Context, x *engine.Exec, c *guest.Client, list []bench.Own) error {
+	for _, o := range list {
+		var r [16]byte
+		if _, err := rand.Read(r[:]); err != nil {
+			return err
+		}
+		seed := hex.EncodeToString(r[:])
+		cmd := o.Reseed
+		cmd.Exec = slices.Clone(cmd.Exec)
+		for i, word := range cmd.Exec {
+			cmd.Exec[i] = strings.ReplaceAll(word, seedWord, seed)
+		}
+		if err := command(ctx, x, c, "reseed "+string(o.Name), cmd); err != nil {
+			return err
+		}
+		x.Fact(bench.Fact{Name: "reseed." + string(o.Name), Known: true, Value: seed, Source: "engine"})
+	}
+	return nil
+}
 
 // told is a reading of what the guest said, or of the error in its place.
 func told(v string, err error, source string) engine.Reading[string] {
@@ -274,13 +374,13 @@ func GateCarried(b *engine.Builder, at At, before, trunk, branch engine.Promise[
 	return addGate(b, at, bench.GateParams{Gate: gate.Carried}, engine.Read(before), engine.Read(trunk), engine.Read(branch))
 }
 
-// GateHygiene judges that slots have nothing of their identity in common.
-func GateHygiene(b *engine.Builder, at At, slots []engine.Promise[engine.Identity]) engine.Promise[engine.Judged] {
-	var in []engine.Input
+// GateHygiene judges that slots have nothing of their identity in common; pair are two cold slots, the control.
+func GateHygiene(b *engine.Builder, at At, pair [2]engine.Promise[engine.Identity], slots []engine.Promise[engine.Identity], h *bench.Hygiene) engine.Promise[engine.Judged] {
+	in := []engine.Input{engine.Read(pair[0]), engine.Read(pair[1])}
 	for _, s := range slots {
 		in = append(in, engine.Read(s))
 	}
-	return addGate(b, at, bench.GateParams{Gate: gate.Hygiene}, in...)
+	return addGate(b, at, bench.GateParams{Gate: gate.Hygiene, Hygiene: h}, in...)
 }
 
 // GateDiverged judges that branches came to different states; after are their witnesses, in their order.

@@ -24,18 +24,43 @@ import (
 type branchPoint struct {
 	// task is the checkpoint that each trunk restores.
 	task engine.Promise[engine.Checkpoint]
-	// pair is what two cold slots share.
-	pair engine.Promise[engine.Audited]
 }
 
-// coldPair makes a second cold slot beside one, and lists what they share. The place is the second branch's later.
-func (w *wiring) coldPair(slot engine.Promise[engine.Slot], after ...engine.Input) engine.Input {
+// control is what two cold slots share, and what each of them is.
+type control struct {
+	made   bool
+	shared engine.Promise[engine.Audited]
+	ids    [2]engine.Promise[engine.Identity]
+}
+
+// coldPair makes a second cold slot beside one, reads what each is, and lists what they share. The place is the second
+// sibling's later.
+func (w *wiring) coldPair(base At, slot engine.Promise[engine.Slot], planted engine.Promise[engine.Canary]) engine.Input {
 	at := At{ID: "pair/provision", Slot: slotName(1)}
 	second := w.provision(at, slotName(1), engine.Promise[engine.Place]{})
 	prepared, _ := w.fresh(at, second)
 	w.last[1] = engine.AsPlace(second)
-	w.branch.pair = Audit(w.b, at.step("audit"), []engine.Promise[engine.Slot]{slot, second}, append(slices.Clip(after), engine.After(prepared))...)
-	return engine.After(w.branch.pair)
+	w.pair.made = true
+	w.pair.ids = [2]engine.Promise[engine.Identity]{w.identify(base, slot, planted), w.identify(at, second, prepared)}
+	w.pair.shared = Audit(w.b, at.step("audit"), []engine.Promise[engine.Slot]{slot, second}, engine.After(w.pair.ids[0]), engine.After(w.pair.ids[1]))
+	return engine.After(w.pair.shared)
+}
+
+func (w *wiring) identify(at At, slot engine.Promise[engine.Slot], planted engine.Promise[engine.Canary], after ...engine.Input) engine.Promise[engine.Identity] {
+	return Identify(w.b, at.step("identify"), slot, planted, bench.IdentifyParams{Port: w.port(), Hygiene: w.m.Hygiene}, after...)
+}
+
+// compared judges siblings: what they share, and what they are.
+func (w *wiring) compared(at At, slots []engine.Promise[engine.Slot], ids []engine.Promise[engine.Identity], held ...engine.Input) []engine.Input {
+	return []engine.Input{
+		engine.After(GateAudit(w.b, at.step("gate-audit"), Audit(w.b, at.step("audit"), slots, held...), w.pair.shared)),
+		engine.After(GateHygiene(w.b, at.step("gate-hygiene"), w.pair.ids, ids, w.m.Hygiene)),
+	}
+}
+
+// siblings says whether slots of one checkpoint are compared outside of a task that branches.
+func (w *wiring) siblings() bool {
+	return w.m.Hygiene != nil && w.m.Task.Branching == nil && w.sweep == nil && w.m.Experiment.Slots > 1
 }
 
 // rounds wires the rounds behind the controls; next is the number of the first branch's rollout.
@@ -64,7 +89,7 @@ func (w *wiring) round(n, first int64, after []engine.Input) (ended []engine.Inp
 	start := w.witness(trunk.step("witness-start"), slot, engine.After(planted))
 	prefix := Act(w.b, trunk.step("prefix"), slot, act(b.Prefix, e.Seed+n), engine.After(start))
 	point := w.witness(trunk.step("witness"), slot, engine.After(prefix))
-	ids := []engine.Promise[engine.Identity]{Identify(w.b, trunk.step("identify"), slot, planted, bench.IdentifyParams{Port: w.port()}, engine.After(point))}
+	ids := []engine.Promise[engine.Identity]{w.identify(trunk, slot, planted, engine.After(point))}
 	own := w.canary(trunk, slot, planted, engine.After(ids[0]))
 	dumped, complete := w.dump(trunk, slot, engine.After(own))
 	cp := engine.First(dumped)
@@ -78,15 +103,13 @@ func (w *wiring) round(n, first int64, after []engine.Input) (ended []engine.Inp
 		at := At{ID: fmt.Sprintf("r%d/", i), Window: fmt.Sprintf("reset-%d", n), Rollout: &i, Slot: slotName(k), Warmup: n < e.Warmup, Branch: string(branch.Name), Round: &n}
 		slot, planted := w.reset(at, cp, w.last[k], nil, engine.After(complete))
 		r := w.begun(at, k, slot, planted, nil)
-		id := Identify(w.b, r.at.step("identify"), slot, planted, bench.IdentifyParams{Port: w.port()}, engine.After(r.measured))
+		id := w.identify(r.at, slot, planted, engine.After(r.measured))
 		carried := GateCarried(w.b, r.at.step("gate-carried"), start, point, w.witness(r.at.step("witness"), slot, engine.After(id)))
 		all, slots, ids, held = append(all, r), append(slots, slot), append(ids, id), append(held, engine.After(carried))
 	}
 	siblings := At{ID: fmt.Sprintf("s%d/", n), Warmup: n < e.Warmup, Round: &n}
-	audit := GateAudit(w.b, siblings.step("gate-audit"), Audit(w.b, siblings.step("audit"), slots, held...), w.branch.pair)
-	hygiene := GateHygiene(w.b, siblings.step("gate-hygiene"), ids)
 	isolated := Isolate(w.b, siblings.step("isolate"), slots, bench.IsolateParams{Port: w.port(), Isolation: b.Isolation,
-		Home: bench.GuestPath(w.m.Guest.Home), Clipboard: w.m.Guest.Display != nil}, engine.After(audit), engine.After(hygiene))
+		Home: bench.GuestPath(w.m.Guest.Home), Clipboard: w.m.Guest.Display != nil}, w.compared(siblings, slots, ids, held...)...)
 
 	var states []engine.Promise[engine.Witness]
 	var judged []engine.Input
@@ -105,6 +128,33 @@ func (w *wiring) round(n, first int64, after []engine.Input) (ended []engine.Inp
 	ended = append(judged, engine.After(diverged), engine.After(parent))
 	w.ends = append(w.ends, engine.After(diverged), engine.After(parent))
 	return ended
+}
+
+// groups wires rollouts that are siblings of one moment: nobody acts before all of a group were compared. The last of
+// the groups may be one slot, which has nobody to be compared with.
+func (w *wiring) groups(next int64, begin func(at At, k int, take *taking) begun, finish func(r begun, policy bench.Policy, seed int64, held ...engine.Input) engine.Input, end func(k int, e engine.Input)) {
+	e := w.m.Experiment
+	total := e.Warmup + e.Rollouts
+	for first := int64(0); first < total; first += e.Slots {
+		var all []begun
+		var slots []engine.Promise[engine.Slot]
+		var ids []engine.Promise[engine.Identity]
+		var held []engine.Input
+		round := first / e.Slots
+		for n := first; n < min(first+e.Slots, total); n++ {
+			i, k := next+n, int(n-first)
+			at := At{ID: fmt.Sprintf("r%d/", i), Window: fmt.Sprintf("reset-%d", round), Rollout: &i, Slot: slotName(k), Warmup: n < e.Warmup}
+			r := begin(at, k, nil)
+			id := w.identify(r.at, r.slot, r.planted, engine.After(r.measured))
+			all, slots, ids, held = append(all, r), append(slots, r.slot), append(ids, id), append(held, engine.After(id))
+		}
+		if len(slots) > 1 {
+			held = w.compared(At{ID: fmt.Sprintf("s%d/", round), Warmup: first < e.Warmup}, slots, ids, held...)
+		}
+		for n, r := range all {
+			end(n, finish(r, w.policyOf(), e.Seed+first+int64(n), held...))
+		}
+	}
 }
 
 func (w *wiring) witness(at At, slot engine.Promise[engine.Slot], after ...engine.Input) engine.Promise[engine.Witness] {

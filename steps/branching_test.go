@@ -18,6 +18,8 @@ func branching() bench.Manifest {
 	m := workload()
 	m.Experiment.Rollouts = 1
 	m.Task.Setup = append(m.Task.Setup, exec("write", "/root/Desktop/draft", "begun"))
+	m.Hygiene = hygiene()
+	m.Task.Setup = append(m.Task.Setup, exec("write", "/root/dice", "of the checkpoint"))
 	rename := exec("mv", "/root/Desktop/todo", "/root/Desktop/done")
 	m.Task.Branching = &bench.Branching{
 		Prefix:  []bench.Command{exec("append", "/root/Desktop/draft", "half"), exec("remember", "half")},
@@ -31,6 +33,15 @@ func branching() bench.Manifest {
 		Isolation: bench.Isolation{Watch: "2s", Period: "1s"},
 	}
 	return m
+}
+
+// hygiene has a die in a file: what a generator of random numbers in a process is elsewhere.
+func hygiene() *bench.Hygiene {
+	exec := func(argv ...string) bench.Command { return bench.Command{Exec: argv, Timeout: "5s"} }
+	return &bench.Hygiene{
+		Own:       []bench.Own{{Name: "dice", Reseed: exec("write", "/root/dice", "{seed}"), Read: exec("cat", "/root/dice")}},
+		Residuals: []bench.Residual{{Name: "greeting", Read: exec("cat", "/etc/motd"), Why: "it is the image's"}},
+	}
 }
 
 // branch runs a manifest that branches, so many steps at a time.
@@ -165,6 +176,63 @@ func TestBranchingFaults(t *testing.T) {
 			for _, x := range r.record.Rollouts {
 				if x.Index == index && x.Class != c.class {
 					t.Errorf("rollout %d: %s (%s), want %s", x.Index, x.Class, x.Reason, c.class)
+				}
+			}
+			if len(r.open) > 0 || len(r.left) > 0 {
+				t.Errorf("left behind: %+v %q", r.open, r.left)
+			}
+		})
+	}
+}
+
+// What a manifest has made anew is compared like all else: a hook that does nothing, and one whose result nobody can
+// read, are found, in branches and in siblings of an ordinary task.
+func TestHygieneHooks(t *testing.T) {
+	ordinary := func() bench.Manifest {
+		m := branching()
+		m.Task.Branching = nil
+		m.Experiment.Rollouts, m.Experiment.Slots = 4, 2
+		return m
+	}
+	for _, c := range []struct {
+		name    string
+		m       bench.Manifest
+		change  func(*bench.Manifest)
+		step    string
+		verdict bench.Verdict
+		about   string
+	}{
+		{"branches", branching(), func(*bench.Manifest) {}, "s0/gate-hygiene", engine.Pass, ""},
+		{"siblings", ordinary(), func(*bench.Manifest) {}, "s1/gate-hygiene", engine.Pass, ""},
+		{"nothing is made anew", branching(), func(m *bench.Manifest) { m.Hygiene.Own[0].Reseed.Exec = []string{"true"} }, "s0/gate-hygiene", engine.Fail, "dice"},
+		{"nothing is made anew in siblings", ordinary(), func(m *bench.Manifest) { m.Hygiene.Own[0].Reseed.Exec = []string{"true"} }, "s0/gate-hygiene", engine.Fail, "dice"},
+		{"the same in each", ordinary(), func(m *bench.Manifest) { m.Hygiene.Own[0].Reseed.Exec[2] = "4" }, "s0/gate-hygiene", engine.Fail, "dice"},
+		{"the hook fails", ordinary(), func(m *bench.Manifest) { m.Hygiene.Own[0].Reseed.Exec = []string{"false"} }, "r0/reseed", engine.Fail, ""},
+		{"unread", ordinary(), func(m *bench.Manifest) { m.Hygiene.Own[0].Read.Exec[1] = "/root/none" }, "s0/gate-hygiene", engine.VerdictUnknown, "r2 dice"},
+		{"residual unread", ordinary(), func(m *bench.Manifest) { m.Hygiene.Residuals[0].Read.Exec[1] = "/root/none" }, "s0/gate-hygiene", engine.VerdictUnknown, "greeting"},
+		{"host name stuck", ordinary(), func(m *bench.Manifest) { m.Arms.Fake.Faults = []string{"hostname-stuck@restored"} }, "r0/reseed", engine.Fail, ""},
+		{"the server draws the same", ordinary(), func(m *bench.Manifest) { m.Arms.Fake.Faults = []string{"draw-repeats@restored"} }, "s0/gate-hygiene", engine.Fail, "server-draw"},
+		{"a pipe in common", ordinary(), func(m *bench.Manifest) { m.Arms.Fake.Faults = []string{"pipe-shared@restored"} }, "s0/gate-audit", engine.Fail, "pipe pipe:[1]"},
+		{"a device in common", ordinary(), func(m *bench.Manifest) { m.Arms.Fake.Faults = []string{"device-shared@restored"} }, "s0/gate-audit", engine.Fail, "device /dev/urandom"},
+		{"a device that cold slots share too", ordinary(), func(m *bench.Manifest) { m.Arms.Fake.Faults = []string{"device-shared"} }, "s0/gate-audit", engine.Pass, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.change(&c.m)
+			r := branch(t, c.m, "restore", 2)
+			o := r.outcome(t, c.step)
+			found := c.about == ""
+			for _, f := range o.Findings {
+				found = found || f.Subject == c.about
+			}
+			if o.Verdict != c.verdict || !found {
+				t.Errorf("%s: %s, want %s about %q: %+v %+v", c.step, o.Verdict, c.verdict, c.about, o.Findings, o.Error)
+			}
+			if passed := r.result.Verdict == engine.RunPassed; passed != (c.verdict == engine.Pass) {
+				t.Errorf("the run %s: %s", r.result.Verdict, r.result.Reason)
+			}
+			if c.verdict != engine.Pass && strings.HasPrefix(c.step, "s") {
+				if acted := r.outcome(t, "r2/act"); acted.Verdict == engine.Pass {
+					t.Error("somebody acted in siblings that are not separate")
 				}
 			}
 			if len(r.open) > 0 || len(r.left) > 0 {

@@ -169,8 +169,9 @@ var gates = map[string]func(context.Context, *engine.Exec, bench.GateParams) (en
 	gate.Carried: func(_ context.Context, x *engine.Exec, _ bench.GateParams) (engine.Judgement, error) {
 		return gate.JudgeCarried(engine.In[engine.Witness](x, 0), engine.In[engine.Witness](x, 1), engine.In[engine.Witness](x, 2)), nil
 	},
-	gate.Hygiene: func(_ context.Context, x *engine.Exec, _ bench.GateParams) (engine.Judgement, error) {
-		return gate.JudgeHygiene(inputs[engine.Identity](x, 0)), nil
+	gate.Hygiene: func(_ context.Context, x *engine.Exec, p bench.GateParams) (engine.Judgement, error) {
+		all := inputs[engine.Identity](x, 0)
+		return gate.JudgeHygiene(all[:2], all[2:], p.Hygiene), nil
 	},
 	gate.Diverged: func(_ context.Context, x *engine.Exec, p bench.GateParams) (engine.Judgement, error) {
 		return gate.JudgeDiverged(p.Branches, engine.In[engine.Witness](x, 0), inputs[engine.Witness](x, 1)), nil

@@ -230,7 +230,11 @@ var bindPrepare = engine.Bind(KindPrepare, func(ctx context.Context, x *engine.E
 // rollout is contamination.
 func Reseed(b *engine.Builder, at At, slot engine.Promise[engine.Slot], cp engine.Promise[engine.Checkpoint], p bench.ReseedParams, after ...engine.Input) engine.Promise[engine.Canary] {
 	in := append([]engine.Input{engine.Use(slot), engine.Read(cp)}, after...)
-	return engine.Add[engine.Canary](b, at.spec(KindReseed, p, deadlineGate), in...)
+	limit := deadlineGate
+	for _, o := range p.Own {
+		limit += duration(string(o.Reseed.Timeout)) + slack
+	}
+	return engine.Add[engine.Canary](b, at.spec(KindReseed, p, limit), in...)
 }
 
 var bindReseed = engine.Bind(KindReseed, func(ctx context.Context, x *engine.Exec, p bench.ReseedParams) (engine.Canary, error) {
@@ -245,6 +249,9 @@ var bindReseed = engine.Bind(KindReseed, func(ctx context.Context, x *engine.Exe
 		if err := newIdentity(ctx, engine.In[engine.Slot](x, 0), c); err != nil {
 			return "", err
 		}
+	}
+	if err := makeOwn(ctx, x, c, p.Own); err != nil {
+		return "", err
 	}
 	value, err := plant(ctx, x, c, string(p.Canary.File))
 	return engine.Canary(value), err

@@ -71,8 +71,9 @@ func Workload(m bench.Manifest) (bench.SHA256, error) {
 		Readiness  bench.Readiness         `json:"readiness"`
 		Checkpoint *bench.CheckpointPolicy `json:"checkpoint"`
 		Screen     *bench.ScreenPolicy     `json:"screen,omitempty"`
+		Hygiene    *bench.Hygiene          `json:"hygiene,omitempty"`
 	}{
 		m.Image, m.Network, m.Guest, m.Resources, m.Task, m.Policy,
-		m.Checker, m.Canary, m.State, m.Readiness, m.Checkpoint, m.Screen,
+		m.Checker, m.Canary, m.State, m.Readiness, m.Checkpoint, m.Screen, m.Hygiene,
 	})
 }

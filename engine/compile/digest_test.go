@@ -49,6 +49,8 @@ func full() bench.Manifest {
 		Readiness:  bench.Readiness{Server: true, Windows: []bench.Window{{Class: "c"}}, Input: &bench.RoundTrip{Act: []bench.Command{command}, Undo: []bench.Command{command}}, Probes: []bench.Command{command}, Period: "1ms", Deadline: "1s"},
 		Checkpoint: &bench.CheckpointPolicy{EstablishedTCP: "refuse", GhostLimit: "64MiB"},
 		Screen:     &bench.ScreenPolicy{Differ: 0.1, Moving: []bench.Region{{X: 1, Y: 1, Width: 1, Height: 1, Why: "clock"}}},
+		Hygiene: &bench.Hygiene{Own: []bench.Own{{Name: "o", Reseed: command, Read: command}},
+			Residuals: []bench.Residual{{Name: "r", Read: command, Why: "w"}}},
 		Review:     &bench.ReviewPolicy{Question: "q", Screens: "each"},
 		Arms:       bench.Arms{Drums: &bench.DrumsSettings{Locks: "repair", Attach: "raw"}, Fake: &bench.FakeSettings{Faults: []string{"f"}}},
 		Experiment: bench.Experiment{Reset: []string{"restore"}, Rollouts: 1, Blocks: 1, Order: "abba", Reuse: "post_setup", Bars: []bench.Bar{{Name: "b"}}},

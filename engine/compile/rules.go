@@ -30,6 +30,7 @@ import (
 //	experiment.bars       see bars
 //	experiment.pageCache  see pageCache
 //	task.branching        see branching
+//	hygiene               see hygiene
 //	experiment.sweep, .sustain, .prices   see density
 //	durations             parse and are above 0; readiness.period at most its deadline
 //	sizes                 fit into 63 bits; memory is above 0
@@ -95,6 +96,7 @@ func manifestRules(m bench.Manifest) Problems {
 	r.budget(m.Experiment.Budget)
 	r.bars(m)
 	r.branching(m)
+	r.hygiene(m)
 	r.commands("task.setup", m.Task.Setup)
 	r.commands("task.oracle", m.Task.Oracle)
 	r.commands("readiness.probes", m.Readiness.Probes)

@@ -1006,6 +1006,10 @@ type Manifest struct {
 	// How like the screen of a restored slot must be to the one that was dumped. Without it nobody compares them.
 	Screen *ScreenPolicy `json:"screen,omitempty"`
 
+	// What siblings of one checkpoint have to be made anew in, beside host name, machine id and canary. Where it is there and
+	// slots are siblings, gates compare them with each other and with two cold slots.
+	Hygiene *Hygiene `json:"hygiene,omitempty"`
+
 	// What a person has to look at before the run counts. Without it nobody has to.
 	Review *ReviewPolicy `json:"review,omitempty"`
 
@@ -1172,6 +1176,39 @@ type PinnedFile struct {
 type State struct {
 	// State says what the state gate does not compare.
 	Exclude []GuestPath `json:"exclude"`
+}
+
+// Hygiene says what of the guest's programs would be the same in siblings. A slot that is made its own has a host name,
+// a machine id and a canary that no other has, its clock is the host's, and what the guest server draws is its own; the
+// live token, the boot id and the layout of the first process stay as they were in the checkpoint, and every gate says so.
+type Hygiene struct {
+	// State that is made anew in each restored slot: a generator of random numbers in a named process, a browser's context.
+	Own []Own `json:"own"`
+
+	// What stays equal in siblings although two cold slots differ in it, such as the seed of Python's string hash.
+	Residuals []Residual `json:"residuals"`
+}
+
+// Own is one thing that each restored slot has its own of.
+type Own struct {
+	Name Name `json:"name"`
+
+	// Makes it anew. A word "{seed}" stands for 32 random hexadecimal digits, which the record keeps.
+	Reseed Command `json:"reseed"`
+
+	// Prints it, or what follows from it: no two slots may print the same.
+	Read Command `json:"read"`
+}
+
+// Residual is one thing that stays as it was in the checkpoint.
+type Residual struct {
+	Name Name `json:"name"`
+
+	// Prints it.
+	Read Command `json:"read"`
+
+	// Why it may stay.
+	Why string `json:"why"`
 }
 
 // ReviewPolicy asks for a person's eyes: the screen, once the slot is usable and before anybody acts, waits for a
@@ -1491,10 +1528,16 @@ type ReseedParams struct {
 
 	// The slot gets a host name and a machine id of its own, too.
 	Identity bool `json:"identity,omitempty"`
+
+	// What else is made anew.
+	Own []Own `json:"own,omitempty"`
 }
 
 type IdentifyParams struct {
 	Port int64 `json:"port"`
+
+	// What the manifest has read beside what every slot has.
+	Hygiene *Hygiene `json:"hygiene,omitempty"`
 }
 
 // Review is one line of a run's reviews: what a person decided about a step that
@@ -2309,6 +2352,8 @@ type GateParams struct {
 	Branches []Branch `json:"branches,omitempty"`
 
 	Screen *ScreenPolicy `json:"screen,omitempty"`
+
+	Hygiene *Hygiene `json:"hygiene,omitempty"`
 }
 
 type ActParams struct {

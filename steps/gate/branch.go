@@ -2,7 +2,6 @@ package gate
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -39,53 +38,6 @@ func at(w engine.Witness, i int) string {
 		return w[i]
 	}
 	return ""
-}
-
-// JudgeHygiene requires that no two of the slots have a part of their identity in common: the trunk, and the
-// siblings that were restored from it. What is equal by its nature is named in the receipt and fails nothing.
-func JudgeHygiene(slots []engine.Identity) (j engine.Judgement) {
-	if len(slots) < 2 {
-		j.Add(engine.VerdictUnknown, "slots", "there are no two to compare")
-		return j
-	}
-	names := map[string]bool{}
-	for _, s := range slots {
-		for n := range s.Parts {
-			names[n] = true
-		}
-	}
-	if len(names) == 0 {
-		j.Add(engine.VerdictUnknown, "identity", "no part of it was read")
-	}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		of := map[string]string{} // value to the first slot that has it
-		compared := 0
-		for _, s := range slots {
-			v, ok := known(&j, s.Slot+" "+name, s.Parts[name])
-			if !ok || v == "" {
-				continue // a slot without a machine id shares none
-			}
-			compared++
-			if first, twice := of[v]; twice {
-				f := j.Add(engine.Fail, name, fmt.Sprintf("is the same in %s and %s", first, s.Slot))
-				f.Have, f.Hint = v, "the slot was not made its own after the restore"
-			} else {
-				of[v] = s.Slot
-			}
-		}
-		fact(&j, "differs."+name, compared, "guest server of each slot", engine.ViewGuest)
-	}
-	for name := range slots[0].Residue {
-		same, value := true, ""
-		for i, s := range slots {
-			v, ok := s.Residue[name].Get()
-			same = same && ok && (i == 0 || v == value)
-			value = v
-		}
-		fact(&j, "residue."+name, map[bool]string{true: "the same in every slot", false: "not the same in every slot, or not known"}[same], "guest server of each slot", engine.ViewGuest)
-	}
-	slices.SortFunc(j.Facts, func(a, b bench.Fact) int { return strings.Compare(a.Name, b.Name) })
-	return j
 }
 
 // JudgeDiverged requires that branches whose acts differ have different states after them. after are the

@@ -22,48 +22,6 @@ func TestCarried(t *testing.T) {
 	requireVerdict(t, JudgeCarried(nil, nil, nil), engine.VerdictUnknown)
 }
 
-func TestHygiene(t *testing.T) {
-	slot := func(name, host, machine, token string) engine.Identity {
-		return engine.Identity{Slot: name, Parts: map[string]engine.Reading[string]{"hostname": known1(host), "machine-id": known1(machine)},
-			Residue: map[string]engine.Reading[string]{"live-token": known1(token)}}
-	}
-	clean := []engine.Identity{slot("t0", "h0", "m0", "t"), slot("left", "h1", "m1", "t"), slot("right", "h2", "m2", "t")}
-	j := JudgeHygiene(clean)
-	requireVerdict(t, j, engine.Pass)
-	said := map[string]string{}
-	for _, f := range j.Facts {
-		said[f.Name] = f.Value
-	}
-	if said["differs.hostname"] != "3" || said["residue.live-token"] != "the same in every slot" {
-		t.Errorf("facts %v", said)
-	}
-	for name, c := range map[string]struct {
-		slot  engine.Identity
-		about string
-	}{
-		"host name of the trunk":    {slot("right", "h0", "m2", "t"), "hostname"},
-		"machine id of the sibling": {slot("right", "h2", "m1", "t"), "machine-id"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			j := JudgeHygiene([]engine.Identity{clean[0], clean[1], c.slot})
-			requireVerdict(t, j, engine.Fail)
-			requireFinding(t, j, c.about)
-		})
-	}
-	// Without a machine id there is none to share.
-	requireVerdict(t, JudgeHygiene([]engine.Identity{slot("left", "h1", "", "t"), slot("right", "h2", "", "t")}), engine.Pass)
-	unread := slot("right", "h2", "m2", "t")
-	unread.Parts["hostname"] = unknown1[string]()
-	j = JudgeHygiene([]engine.Identity{clean[0], unread})
-	requireVerdict(t, j, engine.VerdictUnknown)
-	requireFinding(t, j, "right hostname")
-	// A part that one slot does not have at all was not read there.
-	delete(unread.Parts, "hostname")
-	requireVerdict(t, JudgeHygiene([]engine.Identity{clean[0], unread}), engine.VerdictUnknown)
-	requireVerdict(t, JudgeHygiene(clean[:1]), engine.VerdictUnknown)
-	requireVerdict(t, JudgeHygiene([]engine.Identity{{Slot: "a"}, {Slot: "b"}}), engine.VerdictUnknown)
-}
-
 func TestDiverged(t *testing.T) {
 	act := func(word string) []bench.Command { return []bench.Command{{Exec: []string{word}}} }
 	branches := []bench.Branch{{Name: "left", Act: act("l")}, {Name: "right", Act: act("r")}, {Name: "idle"}, {Name: "left-again", Act: act("l")}}
