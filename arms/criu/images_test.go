@@ -25,7 +25,7 @@ import (
 )
 
 // image encodes messages as CRIU does. Required fields may be missing: the test names what matters.
-func image(t *testing.T, kind string, messages ...proto.Message) *fstest.MapFile {
+func image(t testing.TB, kind string, messages ...proto.Message) *fstest.MapFile {
 	t.Helper()
 	data := binary.LittleEndian.AppendUint32(nil, magics["common"])
 	data = binary.LittleEndian.AppendUint32(data, magics[kind])
@@ -42,7 +42,7 @@ func image(t *testing.T, kind string, messages ...proto.Message) *fstest.MapFile
 func u32(n uint32) *uint32 { return &n }
 
 // minimal is a tree of one task with one file, in the whole.
-func minimal(t *testing.T) fstest.MapFS {
+func minimal(t testing.TB) fstest.MapFS {
 	t.Helper()
 	regs := &core_x86.UserX86RegsEntry{}
 	for _, f := range []**uint64{&regs.R15, &regs.R14, &regs.R13, &regs.R12, &regs.Bp, &regs.Bx, &regs.R11, &regs.R10, &regs.R9, &regs.R8, &regs.Ax, &regs.Cx,

@@ -3,6 +3,7 @@ package procfs
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -170,8 +171,12 @@ func mappings(dir string) ([]mapping, error) {
 		return nil, err
 	}
 	defer f.Close()
+	return parseMappings(f)
+}
+
+func parseMappings(r io.Reader) ([]mapping, error) {
 	var out []mapping
-	s := bufio.NewScanner(f)
+	s := bufio.NewScanner(r)
 	s.Buffer(nil, 1<<20)
 	for s.Scan() {
 		// address perms offset dev inode, then the path up to the line's end

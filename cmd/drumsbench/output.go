@@ -12,6 +12,8 @@ package main
 //     that editors and people find it; its hint follows it.
 //   - Lower case, no full stop, no stack trace, no text of a tool: that is in
 //     the log.
+//   - What a guest or somebody's file said moves no cursor and starts no control
+//     sequence (engine/terminal): it is printed as \uNNNN.
 //   - With -o json the result is one JSON value on standard output and an error
 //     is one JSON object on standard error.
 //   - Colour and cursor movement only where standard error is a terminal, and
@@ -30,6 +32,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compile"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -169,7 +172,7 @@ func (m message) print(w io.Writer) {
 	}
 	line(&b, "hint", m.Hint)
 	line(&b, "log", m.Log)
-	_, _ = io.WriteString(w, b.String())
+	_, _ = io.WriteString(w, terminal.Text(b.String()))
 }
 
 func line(b *strings.Builder, key, value string) {
@@ -204,8 +207,19 @@ func printJSON(w io.Writer, v any) error {
 	return printText(w, b.String())
 }
 
-// printText writes s as one write. A reader that went away is no success.
-func printText(w io.Writer, s string) error {
+// printText writes s as one write, without what a terminal would obey: names and
+// texts in it may be a guest's. A reader that went away is no success.
+func printText(w io.Writer, s string) error { return printBytes(w, terminal.Text(s)) }
+
+// printOutput writes what a program in a guest printed: as it is, but not to a terminal.
+func printOutput(w io.Writer, s string) error {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return printText(w, s)
+	}
+	return printBytes(w, s)
+}
+
+func printBytes(w io.Writer, s string) error {
 	if _, err := io.WriteString(w, s); err != nil {
 		return &engine.Error{Op: "write result", Err: err}
 	}

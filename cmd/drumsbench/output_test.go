@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compile"
@@ -89,5 +91,26 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("no reader
 func TestResultThatCannotBeWritten(t *testing.T) {
 	if code := run([]string{"version"}, brokenWriter{}, &bytes.Buffer{}); code != codeFailed {
 		t.Errorf("code %d", code)
+	}
+}
+
+// What a guest called its things moves no cursor, in text and in JSON, in results and in errors.
+func TestTerminalIsNotMoved(t *testing.T) {
+	const name = "a\x1b[2J\u009b31m\u202e\rb\x9b"
+	hurt := &engine.Error{Op: "read " + name, Step: name, Log: name, Hint: name, Err: errors.New(name),
+		Findings: []bench.Finding{{Verdict: engine.Fail, Subject: name, Text: name, Want: name, Have: name, Hint: name + "2"}}}
+	var out bytes.Buffer
+	for _, form := range []string{"plain", "json"} {
+		report(&globals{Output: form, Stderr: &out}, hurt)
+		report(&globals{Output: form, Stderr: &out}, compile.Problems{{File: name, Line: 1, Col: 1, Path: name, Text: name, Hint: name}})
+	}
+	if err := errors.Join(printText(&out, name), printJSON(&out, map[string]string{name: name})); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); !utf8.ValidString(text) || strings.ContainsAny(text, "\x1b\u009b\u202e\r") {
+		t.Errorf("%q", text)
+	}
+	if n := strings.Count(out.String(), `\u001b`); n < 20 {
+		t.Errorf("%d names were printed", n)
 	}
 }

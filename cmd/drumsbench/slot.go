@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -434,11 +433,10 @@ func (c slotExecCmd) Run(ctx context.Context, g *globals) (err error) {
 
 // said prints what the command printed, where it printed it.
 func (h *hand) said(r execResult) error {
-	if err := printText(h.Stdout, r.Stdout); err != nil {
+	if err := printOutput(h.Stdout, r.Stdout); err != nil {
 		return err
 	}
-	_, err := io.WriteString(h.Stderr, r.Stderr)
-	return err
+	return printOutput(h.Stderr, r.Stderr)
 }
 
 // output reads back what a command's receipt names.

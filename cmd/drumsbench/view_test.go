@@ -108,7 +108,7 @@ func TestTimeLeft(t *testing.T) {
 	if text := half.text(time.Second); text != "rollout 0 of 4, time left not known yet" {
 		t.Error(text)
 	}
-	v := newLiveView(&terminal{}, "fake cold", half, func() (int, int) { return 80, 4 })
+	v := newLiveView(&fakeTerminal{}, "fake cold", half, func() (int, int) { return 80, 4 })
 	defer v.Close()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -135,28 +135,28 @@ func TestJSONView(t *testing.T) {
 	}
 }
 
-// terminal notes each write and when it came.
-type terminal struct {
+// fakeTerminal notes each write and when it came.
+type fakeTerminal struct {
 	mu     sync.Mutex
 	writes []string
 	times  []time.Time
 }
 
-func (t *terminal) Write(p []byte) (int, error) {
+func (t *fakeTerminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.writes, t.times = append(t.writes, string(p)), append(t.times, time.Now())
 	return len(p), nil
 }
 
-func (t *terminal) count() int {
+func (t *fakeTerminal) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.writes)
 }
 
 func TestLiveView(t *testing.T) {
-	term := &terminal{}
+	term := &fakeTerminal{}
 	v := newLiveView(term, "drums cold", newRemaining(nil), func() (int, int) { return 40, 4 })
 	v.Event(engine.Event{Kind: engine.RunStarted, Total: 12})
 	for i := range 6 {

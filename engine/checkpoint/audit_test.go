@@ -19,7 +19,7 @@ import (
 )
 
 // sealed is a checkpoint of four files.
-func sealed(t *testing.T) engine.Checkpoint {
+func sealed(t testing.TB) engine.Checkpoint {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range map[string]string{"images/a.img": "aaaa", "images/b.img": "bbbb", "layers/0/etc/c": "cccc", "state.json": "{}"} {

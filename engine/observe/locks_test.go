@@ -130,23 +130,3 @@ func TestLocksOfThisKernel(t *testing.T) {
 		t.Errorf("flags %o", info.Flags)
 	}
 }
-
-func FuzzParseLocks(f *testing.F) {
-	f.Add(locksText)
-	f.Fuzz(func(t *testing.T, text string) {
-		locks, err := ParseLocks(strings.NewReader(text))
-		if err != nil && locks != nil {
-			t.Error("locks beside an error")
-		}
-		for _, l := range locks {
-			if l.Start < 0 || l.End < -1 || l.End >= 0 && l.End < l.Start || l.Pid < -1 {
-				t.Errorf("%+v", l)
-			}
-		}
-	})
-}
-
-func FuzzParseFDInfo(f *testing.F) {
-	f.Add("pos:\t17\nflags:\t02100002\nmnt_id:\t29\nlock:\t1: POSIX  ADVISORY  READ 812 00:2d:41 128 128\n")
-	f.Fuzz(func(t *testing.T, text string) { ParseFDInfo(strings.NewReader(text)) })
-}

@@ -175,6 +175,13 @@ func order(file string, links []link) (problems []Problem) {
 	add := func(kind ProblemKind, line int, format string, args ...any) {
 		problems = append(problems, Problem{kind, file, line, fmt.Sprintf(format, args...)})
 	}
+	var legal []int64
+	for _, l := range links {
+		if l.legal {
+			legal = append(legal, l.seq)
+		}
+	}
+	slices.Sort(legal)
 	next := int64(0)
 	for i := range links {
 		l := &links[i]
@@ -188,9 +195,8 @@ func order(file string, links []link) (problems []Problem) {
 		case l.seq < next:
 			add(Reordered, l.line, "it has number %d, which was there or had its place before", l.seq)
 		default:
-			later := slices.ContainsFunc(links[i:], func(o link) bool { return o.legal && o.seq >= next && o.seq < l.seq })
 			kind := Missing
-			if later {
+			if at, _ := slices.BinarySearch(legal, next); at < len(legal) && legal[at] < l.seq { // every line before has a number below next
 				kind = Reordered
 			}
 			if next == l.seq-1 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 )
 
@@ -81,7 +82,7 @@ func (l *lineFile) close() error {
 
 // eachLine calls f with each whole line of a file, counted from 1, without its
 // line feed and valid for the call only, and returns how many bytes the whole
-// lines are. torn is the number of a last line without a line feed, 0 if there is none.
+// lines are. ErrHuge for more lines than a run writes. torn is the number of a last line without a line feed, 0 if there is none.
 func eachLine(path string, f func(number int, line []byte) error) (size int64, torn int, err error) {
 	file, err := OpenRegular(path)
 	if err != nil {
@@ -108,6 +109,9 @@ func eachLine(path string, f func(number int, line []byte) error) (size int64, t
 			return size, number, nil
 		case err != nil:
 			return size, 0, err
+		}
+		if number > maxLines {
+			return size, 0, &fs.PathError{Op: "read", Path: path, Err: ErrHuge}
 		}
 		size += int64(len(line))
 		if err := f(number, line[:len(line)-1]); err != nil {

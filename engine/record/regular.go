@@ -18,6 +18,10 @@ var ErrHuge = errors.New("is too large")
 // maxRegular bounds what is read whole, in bytes: ten thousand rollouts fill a tenth of it.
 const maxRegular = 1 << 30
 
+// maxLines bounds what is kept of a file of lines, each of which costs some hundred bytes of memory: ten
+// thousand rollouts write a quarter of it.
+const maxLines = 1 << 21
+
 // OpenRegular opens a regular file for reading. A run directory or a checkpoint may
 // be somebody else's, and a guest wrote parts of it: a link in it leads out of it,
 // and a FIFO holds up whoever reads it. ErrIrregular for those, fs.ErrNotExist

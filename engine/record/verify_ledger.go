@@ -1,15 +1,18 @@
 package record
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"sort"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -123,19 +126,11 @@ type follower struct {
 
 func (f *follower) check(entries []entry) (problems []Problem) {
 	problems = boots(entries)
-	lost := map[int64]bool{} // numbers that are named as missing, out of order or illegible
-	seen := map[int64]bool{}
-	next := int64(0)
-	for _, e := range entries {
-		for ; next < e.seq; next++ {
-			lost[next] = true
-		}
-		next = max(next, e.seq+1)
-		if !e.legal || seen[e.seq] {
-			lost[e.seq] = true
+	lost, twice := lostOf(entries)
+	for i, e := range entries {
+		if !e.legal || twice[i] {
 			continue
 		}
-		seen[e.seq] = true
 		for _, text := range f.follow(e, lost) {
 			problems = append(problems, Problem{Wrong, LedgerFile, e.line, text})
 		}
@@ -156,19 +151,23 @@ func boots(entries []entry) (problems []Problem) {
 		}
 		last[e.Boot] = i
 	}
+	reach := make([]int, len(entries)+1) // the last line of a boot that began before each line
 	for i, e := range entries {
-		for boot := range first {
-			if e.legal && boot != e.Boot && first[boot] < i && i < last[boot] && first[e.Boot] > first[boot] {
-				problems = append(problems, Problem{Wrong, LedgerFile, e.line, "it is of another boot than the lines around it"})
-				break
-			}
+		reach[i+1] = reach[i]
+		if e.legal && first[e.Boot] == i {
+			reach[i+1] = max(reach[i], last[e.Boot])
+		}
+	}
+	for i, e := range entries {
+		if e.legal && reach[first[e.Boot]] > i {
+			problems = append(problems, Problem{Wrong, LedgerFile, e.line, "it is of another boot than the lines around it"})
 		}
 	}
 	return problems
 }
 
 // follow takes one line in and says what is wrong with it.
-func (f *follower) follow(e entry, lost map[int64]bool) (texts []string) {
+func (f *follower) follow(e entry, lost gaps) (texts []string) {
 	t := f.things[e.Id]
 	if e.Op == "intent" {
 		switch {
@@ -181,7 +180,7 @@ func (f *follower) follow(e entry, lost map[int64]bool) (texts []string) {
 		return texts
 	}
 	switch {
-	case t == nil && lost[e.Id]: // what is lost is named already
+	case t == nil && lost.between(e.Id, e.Id+1): // what is lost is named already
 		return texts
 	case t == nil:
 		return append(texts, fmt.Sprintf("%s of %d, of which there is no intent", e.Op, e.Id))
@@ -200,7 +199,7 @@ func (f *follower) follow(e entry, lost map[int64]bool) (texts []string) {
 		}
 		t.bound = e.Identity
 	case "gone":
-		if !reflect.DeepEqual(e.Identity, t.bound) && !lostBetween(lost, t.intent.seq, e.seq) {
+		if !reflect.DeepEqual(e.Identity, t.bound) && !lost.between(t.intent.seq, e.seq) {
 			texts = append(texts, fmt.Sprintf("its identity is not the one that %d was bound to", e.Id))
 		}
 		t.gone = e.line
@@ -208,13 +207,47 @@ func (f *follower) follow(e entry, lost map[int64]bool) (texts []string) {
 	return texts
 }
 
-func lostBetween(lost map[int64]bool, from, to int64) bool {
-	for n := from; n < to; n++ {
-		if lost[n] {
-			return true
+// gap has the numbers of from up to and without to.
+type gap struct{ from, to int64 }
+
+// gaps are numbers of lines that are named as missing, out of order or illegible:
+// sorted, and none touches another. A line may claim any number, so none is counted out.
+type gaps []gap
+
+// lostOf finds them, and the entries that have the number of one before them.
+func lostOf(entries []entry) (lost gaps, twice map[int]bool) {
+	var all gaps
+	seen, twice := map[int64]bool{}, map[int]bool{}
+	next := int64(0)
+	for i, e := range entries {
+		if e.seq < 0 || e.seq == math.MaxInt64 { // no number of a line
+			twice[i] = true
+			continue
+		}
+		if next < e.seq {
+			all = append(all, gap{next, e.seq})
+		}
+		next = max(next, e.seq+1)
+		if twice[i] = seen[e.seq]; twice[i] || !e.legal {
+			all = append(all, gap{e.seq, e.seq + 1})
+		}
+		seen[e.seq] = seen[e.seq] || e.legal
+	}
+	slices.SortFunc(all, func(a, b gap) int { return cmp.Compare(a.from, b.from) })
+	for _, g := range all {
+		if last := len(lost) - 1; last >= 0 && g.from <= lost[last].to {
+			lost[last].to = max(lost[last].to, g.to)
+		} else {
+			lost = append(lost, g)
 		}
 	}
-	return false
+	return lost, twice
+}
+
+// between says whether a number of from up to and without to is lost.
+func (l gaps) between(from, to int64) bool {
+	i := sort.Search(len(l), func(i int) bool { return l[i].to > from })
+	return i < len(l) && l[i].from < to
 }
 
 // owned is what is not gone, oldest first.
