@@ -2,6 +2,7 @@ package procfs
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/drumsbench/drumsbench/engine/observe"
 )
 
 const (
@@ -55,7 +58,7 @@ func (e *enclosure) checkMounts() error {
 			continue
 		}
 		ms, err := mountIDs(strconv.Itoa(t.Pid))
-		if vanished(err) && t.Pid != e.init {
+		if (vanished(err) || errors.Is(err, unix.EINVAL) && leaving(t.Pid)) && t.Pid != e.init {
 			continue
 		}
 		if err != nil {
@@ -141,6 +144,14 @@ func (e *enclosure) checkMounts() error {
 		}
 	}
 	return nil
+}
+
+// leaving: a process that has no namespaces any more, for which mountinfo gives
+// EINVAL (fs/proc_namespace.c, mounts_open_common), is on its way out and no zombie
+// yet; unless only its first thread is, and others live on.
+func leaving(pid int) bool {
+	st, err := observe.ReadStatus(os.DirFS(root), pid)
+	return vanished(err) || err == nil && st.Threads <= 1
 }
 
 // mountIDs are the mounts of a process's namespace: number and mount point.

@@ -66,8 +66,16 @@ func census(initPid int) (tasks []Task, others []int, hidden, err error) {
 	if err != nil {
 		return fail(err)
 	}
+	kernel, err := kernelThreads()
+	if err != nil {
+		return fail(err)
+	}
 	known := lineage{slot: true}
 	for _, pid := range pids {
+		if kernel[pid] {
+			others = append(others, pid)
+			continue
+		}
 		in, err := known.holds(pid)
 		if errors.Is(err, engine.ErrDead) {
 			continue
@@ -153,6 +161,37 @@ func First(initPid int) (Task, error) {
 		return Task{}, err
 	}
 	return taskAt(initPid, level)
+}
+
+// kthreadd is the parent of the kernel's own threads, number 2 of the first pid
+// namespace (init/main.c, rest_init); elsewhere number 2 is anything.
+const kthreadd = 2
+
+// isKernelThread is PF_KTHREAD of include/linux/sched.h.
+const isKernelThread = 0x00200000
+
+// kernelThreads are the children of kthreadd: the kernel's threads, which are most
+// of the processes of a host with many processors, and programs that the kernel
+// starts. All of them are born into the first pid namespace (kernel/kthread.c,
+// kernel/umh.c), and none leaves it: their namespaces need no look. None where the
+// first namespace is not ours.
+func kernelThreads() (map[int]bool, error) {
+	st, err := stat(kthreadd)
+	if errors.Is(err, engine.ErrDead) || err == nil && (st.Flags&isKernelThread == 0 || st.PPID != 0) {
+		return nil, nil
+	}
+	var pids []int
+	if err == nil {
+		pids, err = children(kthreadd)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list kernel threads: %w", err)
+	}
+	threads := make(map[int]bool, len(pids))
+	for _, pid := range pids {
+		threads[pid] = true
+	}
+	return threads, nil
 }
 
 // children are those of all threads of a process.
