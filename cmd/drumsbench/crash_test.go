@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,7 +28,7 @@ import (
 var (
 	crashAll  = flag.Bool("crash", false, "try every crash window, not a sample")
 	crashSeed = flag.Uint64("crash-seed", 0, "seed of the crash windows (default: another one each time)")
-	crashOnly = flag.String("crash-only", "", "try the windows whose name, ARM/WINDOW, contains this")
+	crashOnly = flag.String("crash-only", "", "try the windows whose name, ARM/WINDOW, this regular expression matches")
 )
 
 // crasher is drumsbench, but for the window in which it kills itself.
@@ -149,6 +150,13 @@ func crashInside(t *testing.T, folder string) {
 		ctx, cancel = context.WithDeadline(ctx, deadline)
 		defer cancel()
 	}
+	var only *regexp.Regexp
+	if *crashOnly != "" {
+		var err error
+		if only, err = regexp.Compile(*crashOnly); err != nil {
+			t.Fatal(err)
+		}
+	}
 	kept := crashRecord{Started: time.Now().UTC(), Seed: seed(), All: *crashAll, Tried: map[string]map[string]int{}}
 	fmt.Printf("crash windows: seed %d\n", kept.Seed)
 	for _, arm := range crashArms {
@@ -157,14 +165,14 @@ func crashInside(t *testing.T, folder string) {
 			t.Fatal(err)
 		}
 		windows := h.Windows(kept.Seed, arm.random)
-		if *crashOnly != "" {
-			windows = slices.DeleteFunc(windows, func(w crashtest.Window) bool { return !strings.Contains(h.Arm+"/"+w.String(), *crashOnly) })
+		if only != nil {
+			windows = slices.DeleteFunc(windows, func(w crashtest.Window) bool { return !only.MatchString(h.Arm + "/" + w.String()) })
 		} else if !*crashAll {
 			windows = crashtest.Sample(windows, arm.sample, kept.Seed)
 		}
 		fmt.Printf("crash windows: %s: %d of %d\n", h.Arm, len(windows), len(h.Windows(kept.Seed, arm.random)))
 		kept.Tried[h.Arm] = map[string]int{}
-		if *crashOnly == "" {
+		if only == nil {
 			t.Run(h.Arm+"/unswept", func(t *testing.T) { unswept(ctx, t, h) })
 		}
 		for _, w := range windows {
