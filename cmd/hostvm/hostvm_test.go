@@ -224,6 +224,11 @@ func (h host) slots() {
 		h.must(0, `drumsbench slot provision --arm `+arm+` --name desk $manifests/light && drumsbench slot dump desk && drumsbench slot status &&
 			drumsbench slot restore desk && drumsbench slot exec desk -- /bin/busybox ps -o user,args && drumsbench slot release desk`, "vacant", "1000     /usr/bin/python3")
 	}
+	// A desktop, as the pages' own manifest has it, but for a deadline that is made for real processors.
+	h.must(0, `slow=$manifests/slow; mkdir -p $slow && cp $manifests/rename/* $slow && mv $slow/rename.cue $slow/slow.cue &&
+		sed -i 's/^package rename/package slow/; s/deadline: "30s"/deadline: "10m"/' $slow/slow.cue && grep -q 10m $slow/slow.cue &&
+		drumsbench slot provision --arm drums --name screen -t policy=none $slow && drumsbench slot dump screen &&
+		drumsbench slot restore screen && drumsbench slot exec screen -- /bin/sh -c 'cat /run/desktop.ready' && drumsbench slot release screen`, "vacant", "todo")
 	h.must(0, "clean")
 }
 
