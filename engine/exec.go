@@ -40,6 +40,8 @@ type Exec struct {
 	ended time.Time
 	value any
 	err   error
+	// others are values of steps of an earlier attempt; written before the step returns.
+	others map[string]any
 	// late: the step did not return within its grace.
 	late bool
 }

@@ -42,6 +42,10 @@ type Executor struct {
 	// begins: its steps, and what needs them, are not_run. Rollouts that have begun, and
 	// release steps, run on; a run that has not started by then runs its release steps only.
 	Until time.Time
+	// Facts go into run_start.
+	Facts []bench.Fact
+	// Resume says what another executor finished of the plan; nil for a run from its beginning.
+	Resume *Resume
 	// UndoDeadline is how long each function of the undo stack may take; 0 is 1 minute.
 	UndoDeadline time.Duration
 }
@@ -133,6 +137,7 @@ func (e *Executor) Run(ctx context.Context) (Result, error) {
 	if err := r.begin(); err != nil {
 		return Result{}, err
 	}
+	r.resumed()
 	for r.left > 0 {
 		switch {
 		case r.broken != nil:
@@ -201,7 +206,16 @@ func (r *run) begin() error {
 		digests = map[string]bench.SHA256{}
 	}
 	digests["plan"], digests["workload"] = r.plan.Digest(), r.plan.Workload
-	if err := r.append(bench.Receipt{Time: Timestamp(r.start), Event: "run_start", Digests: digests}); err != nil {
+	first := bench.Receipt{Time: Timestamp(r.start), Event: "run_start", Digests: digests, Facts: r.Facts}
+	if r.Resume != nil {
+		first = r.Resume.Receipt
+		first.Time, first.Event = Timestamp(r.start), "resume"
+		// On the monotonic clock of this process: steps of all attempts lie on one line.
+		if before := r.start.Sub(r.Resume.Since); before > 0 {
+			r.start = r.start.Add(-before)
+		}
+	}
+	if err := r.append(first); err != nil {
 		return err
 	}
 	r.tell(Event{Kind: RunStarted})
@@ -282,7 +296,7 @@ func (r *run) launch(ctx context.Context, i int) {
 		ctx = context.WithoutCancel(ctx)
 	}
 	x := &Exec{run: r, index: i}
-	x.begin(ctx, r.bound[i], r.plan.nodes[i].deadline, r.Grace, r.done)
+	x.begin(ctx, r.around(i, r.bound[i]), r.plan.nodes[i].deadline, r.Grace, r.done)
 }
 
 // finish takes a step that returned or was given up.
@@ -303,6 +317,13 @@ func (r *run) finish(x *Exec) {
 	x.mu.Unlock()
 	receipt.Verdict = r.judge(x, &receipt)
 	r.values[x.index] = x.value
+	if !Stops(receipt.Verdict, s.Optional) {
+		for i, step := range r.plan.Steps {
+			if v, recovered := x.others[step.Id]; recovered {
+				r.values[i] = v
+			}
+		}
+	}
 	r.report(x.index, receipt, held, elapsed)
 	r.conclude(x.index, Stops(receipt.Verdict, s.Optional))
 	if x.late {

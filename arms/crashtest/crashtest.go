@@ -45,6 +45,10 @@ const (
 	Criu = "criu"
 	// Sweep: the run is killed after a line, and the sweep at a point of its own.
 	Sweep = "sweep"
+	// Receipt: before or after a line of the chain of receipts.
+	Receipt = "receipt"
+	// Step: before or after the receipt of the step that Stage names.
+	Step = "step"
 	// Random: some moment of the run.
 	Random = "random"
 	// Pause: the program stops after a line, and lives.
@@ -54,7 +58,7 @@ const (
 // Window is a moment at which the program is killed.
 type Window struct {
 	Kind string `json:"kind"`
-	// Line of the ledger, from 0.
+	// Line of the ledger, or of the chain, from 0.
 	Line int `json:"line,omitempty"`
 	// After the line, not before it.
 	After bool `json:"after,omitempty"`
@@ -62,7 +66,7 @@ type Window struct {
 	Call int `json:"call,omitempty"`
 	// Delay after the start of the call or of the program.
 	Delay time.Duration `json:"delay,omitempty"`
-	// Stage and Index of the sweep's point.
+	// Stage and Index of the sweep's point; Stage alone is a step.
 	Stage string `json:"stage,omitempty"`
 	Index int    `json:"index,omitempty"`
 }
@@ -76,6 +80,10 @@ func (w Window) String() string {
 	switch w.Kind {
 	case Ledger:
 		return fmt.Sprintf("ledger-%d-%s", w.Line, side)
+	case Receipt:
+		return fmt.Sprintf("receipt-%d-%s", w.Line, side)
+	case Step:
+		return fmt.Sprintf("step-%s-%s", strings.ReplaceAll(w.Stage, "/", "."), side)
 	case Torn:
 		return fmt.Sprintf("torn-%d", w.Line)
 	case Criu:
@@ -122,6 +130,37 @@ func (w Window) WrapLedger(l engine.Ledger) engine.Ledger {
 		return l
 	}
 	return &dyingLedger{Ledger: l, window: w, gone: map[int64]bool{}}
+}
+
+// WrapSink returns a sink of receipts at whose line the program dies.
+func (w Window) WrapSink(s engine.Sink) engine.Sink {
+	if w.Kind != Receipt && w.Kind != Step {
+		return s
+	}
+	return &dyingSink{Sink: s, window: w}
+}
+
+// dyingSink is called by one goroutine at a time.
+type dyingSink struct {
+	engine.Sink
+	window Window
+	line   int
+}
+
+func (s *dyingSink) Append(r bench.Receipt) error {
+	here := s.line == s.window.Line
+	if s.window.Kind == Step {
+		here = r.Step == s.window.Stage
+	}
+	s.line++
+	if here && !s.window.After {
+		die()
+	}
+	err := s.Sink.Append(r)
+	if here {
+		die()
+	}
+	return err
 }
 
 type dyingLedger struct {

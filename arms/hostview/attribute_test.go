@@ -157,6 +157,16 @@ func TestAnotherRunInThisProcess(t *testing.T) {
 	expect(t, compare(t, during))
 }
 
+// An earlier attempt at the same run was swept: its dead processes go when somebody waits for them.
+func TestDeadOfAnEarlierAttempt(t *testing.T) {
+	child := sleeper(t, ownCgroup(t, runID))
+	must(t, child.Process.Kill())
+	await(t, func() bool { return strings.Contains(stat(child.Process.Pid), ") Z ") })
+	s := look(t, Scope{ID: runID})
+	end(child)
+	expect(t, compare(t, s))
+}
+
 // A namespace that nobody lives in stays while we hold a descriptor of it, or a thread is in it.
 func TestNetworkNamespaceThatWeHold(t *testing.T) {
 	s := look(t, Scope{ID: runID})

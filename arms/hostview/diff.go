@@ -152,7 +152,8 @@ func (d *differ) processes(before, after Snapshot) {
 			continue
 		}
 		// In a run's own group nobody ends but by the run; a descendant may have been anybody's.
-		if p.Ours && d.scope.claimed(p.Cgroup) {
+		// One that was dead already is of an earlier attempt at the run, and waited for by now.
+		if p.Ours && d.scope.claimed(p.Cgroup) && p.State != "Z" {
 			ours(id, vanished, p.Name, "")
 			continue
 		}

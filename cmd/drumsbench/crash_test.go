@@ -34,7 +34,7 @@ var (
 // crasher is drumsbench, but for the window in which it kills itself.
 func crasher() {
 	if w, ok := crashtest.FromEnvironment(); ok {
-		seams.ledger, seams.sweep = w.WrapLedger, w.AtPoint
+		seams.ledger, seams.sweep, seams.events = w.WrapLedger, w.AtPoint, w.WrapSink
 	}
 	main()
 }

@@ -32,7 +32,7 @@ import (
 )
 
 type runCmd struct {
-	Path  string   `arg:"" help:"Folder of a manifest, or its .cue file."`
+	Path  string   `arg:"" optional:"" help:"Folder of a manifest, or its .cue file."`
 	Tag   []string `short:"t" sep:"none" placeholder:"KEY=VALUE" help:"Set a field that carries @tag(KEY); may be repeated."`
 	Arm   []string `placeholder:"KIND" help:"Run only these arms of the manifest."`
 	Reset []string `placeholder:"MODE" help:"Run only these resets of the manifest's experiment: restore, cold."`
@@ -43,6 +43,7 @@ type runCmd struct {
 	RepinnedFrom string `type:"existingfile" placeholder:"FILE" help:"File of the pins that the manifest had before an image was built here; each that differs is recorded as re-pinned."`
 	Profile      bool   `help:"Print where the time of the resets went, too; see: drumsbench show --profile."`
 	Registration string `type:"path" placeholder:"FILE" help:"Registration of the experiment that the run belongs to; refused for another manifest or program. See: drumsbench register."`
+	Resume       string `type:"existingdir" placeholder:"RUN" help:"Go on with the run in this directory, whose engine ended in its middle; of its manifest, which need not be named."`
 	Key          string `type:"path" env:"DRUMSBENCH_KEY" placeholder:"FILE" help:"Sign the end of each run's chain with this private key: ed25519, PKCS#8 in PEM (or $$${env})."`
 	Out          string `type:"path" placeholder:"DIR" help:"Folder of the runs (default: a new one below runs in the state directory)."`
 }
@@ -61,11 +62,17 @@ With --from-checkpoint the plan is another one: the checkpoint is opened and ver
 restore it. It is refused, with the reason, if the checkpoint is of another image, kernel, CPU, criu or
 drumsbench, of another workload than the manifest, or not as it was sealed.
 
+With --resume an interrupted run goes on in its own chain: rollouts that were finished stay, once their
+receipts and evidence were verified; what was interrupted is named as invalid, swept, and run anew. It is
+refused, with the reason, where manifest, plan, program, arm or host are not the same, the run has ended,
+or another engine drives it. A level or a window of an experiment is measured in one piece: run it again.
+
 Examples:
 
   drumsbench run manifests/locks
   drumsbench run -t locks=criu --reset restore manifests/locks
   drumsbench run --keep-on-failure --reset restore manifests/locks
+  drumsbench run --resume runs/first/drums-restore
   drumsbench run --from-checkpoint runs/first/drums-restore/checkpoints/slot-0 manifests/locks
 
 Exit codes: 0 every run passed and may be compared, 1 one failed, 2 wrong usage, 3 one was blocked by
@@ -74,6 +81,12 @@ something unknown, or a comparison was refused, 4 one waits for a person's revie
 
 // Run executes every arm-block in turn.
 func (c *runCmd) Run(ctx context.Context, g *globals) error {
+	switch {
+	case c.Resume != "":
+		return c.resume(ctx, g)
+	case c.Path == "":
+		return usage("expected \"<path>\"")
+	}
 	m, err := loadDeclared(c.Path, c.Tag)
 	if err != nil {
 		return err
@@ -321,6 +334,8 @@ type block struct {
 	until time.Time
 	// key signs the end of the chain; nil for none.
 	key *sign.Key
+	// resume is what an interrupted run left, nil for a new one.
+	resume *resumable
 	// keep the slot of a run that does not pass; kept has it then.
 	keep bool
 	kept []bench.SlotHandle
@@ -373,32 +388,44 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 			return bench.Record{}, err
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(b.dir), 0o755); err != nil {
-		return bench.Record{}, &engine.Error{Op: "make folder of runs", Err: err}
-	}
-	dir, err := record.Create(b.dir)
-	if err != nil {
-		return bench.Record{}, err
-	}
-	defer func() { err = errors.Join(err, dir.Close()) }()
-
-	digests := map[string]bench.SHA256{}
-	note := func(name string, d bench.SHA256, err error) error {
-		digests[name] = d
-		return err
-	}
 	description := arm.Describe()
-	manifest, err := dir.WriteManifest(b.loaded.Manifest)
-	settings, serr := canonical.Digest(description.Settings)
-	host, herr := dir.WriteHost(bench.HostFacts{ApiVersion: engine.APIVersion, Facts: append(facts, b.facts...)})
 	header := record.Header{
 		Run: filepath.Base(filepath.Dir(b.dir)) + "/" + filepath.Base(b.dir), Arm: b.kind, Engine: version,
 		Settings: description.Settings, Tags: b.loaded.Tags, Differences: description.Differences,
 	}
-	head, derr := header.Digest()
-	err = errors.Join(note("manifest", manifest, err), note("settings", settings, serr), note("host", host, herr), note("header", head, derr), dir.WritePlan(plan))
-	if err != nil {
-		return bench.Record{}, err
+	var dir *record.Dir
+	var digests map[string]bench.SHA256
+	var how []bench.Fact
+	var resume *engine.Resume
+	if b.resume != nil {
+		if err := b.resume.same(plan, header, facts); err != nil {
+			return bench.Record{}, err
+		}
+		if resume, err = b.resume.keep(plan); err != nil {
+			return bench.Record{}, err
+		}
+		if dir, err = b.resume.take(ctx, b.globals); err != nil {
+			return bench.Record{}, err
+		}
+	} else {
+		if err := os.MkdirAll(filepath.Dir(b.dir), 0o755); err != nil {
+			return bench.Record{}, &engine.Error{Op: "make folder of runs", Err: err}
+		}
+		if dir, err = record.Create(b.dir); err != nil {
+			return bench.Record{}, err
+		}
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	if b.resume != nil && resume == nil { // it ended; only its record is missing
+		return b.finish(dir, header)
+	}
+	if b.resume == nil {
+		if digests, err = b.begin(dir, plan, header, append(facts, b.facts...)); err != nil {
+			return bench.Record{}, err
+		}
+		if how, err = b.how(); err != nil {
+			return bench.Record{}, err
+		}
 	}
 
 	var events engine.Sink = dir.Events
@@ -409,12 +436,16 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		}
 		events = register.StartsIn(filepath.Join(b.State, registrationsFolder), b.registered.Digest, path, events)
 		registration, err := dir.WriteRegistration(b.registered.JSON)
-		if err := note("registration", registration, err); err != nil {
+		if err != nil {
 			return bench.Record{}, err
 		}
+		digests["registration"] = registration
 	}
 
-	ws, err := newWorkspace(b.globals, dir)
+	if seams.events != nil {
+		events = seams.events(events)
+	}
+	ws, err := b.workspace(dir)
 	if err != nil {
 		return bench.Record{}, err
 	}
@@ -430,7 +461,7 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	}
 	executor := engine.Executor{
 		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
-		Sink: events, Progress: progress, Digests: digests,
+		Sink: events, Progress: progress, Digests: digests, Facts: how, Resume: resume,
 		Parallel: max(2, runtime.NumCPU(), int(b.slots())), Until: b.until,
 		Keep: func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
 	}
@@ -439,6 +470,34 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	if err != nil {
 		return bench.Record{}, err
 	}
+	r, err := b.finish(dir, header)
+	if err != nil {
+		return r, err
+	}
+	if res.Kept == nil {
+		return r, nil
+	}
+	h, err := keepSlot(b.globals, dir, b.kind, description.Settings, ws, res)
+	b.kept = append(b.kept, h)
+	return r, err
+}
+
+// begin writes what a run is, and returns the digests that its first receipt names.
+func (b *block) begin(dir *record.Dir, plan *engine.Plan, header record.Header, facts []bench.Fact) (map[string]bench.SHA256, error) {
+	digests := map[string]bench.SHA256{}
+	note := func(name string, d bench.SHA256, err error) error {
+		digests[name] = d
+		return err
+	}
+	manifest, err := dir.WriteManifest(b.loaded.Manifest)
+	settings, serr := canonical.Digest(header.Settings)
+	host, herr := dir.WriteHost(bench.HostFacts{ApiVersion: engine.APIVersion, Facts: facts})
+	head, derr := header.Digest()
+	return digests, errors.Join(note("manifest", manifest, err), note("settings", settings, serr), note("host", host, herr), note("header", head, derr), dir.WritePlan(plan))
+}
+
+// finish makes the record of a run that has ended, and signs it where there is a key.
+func (b *block) finish(dir *record.Dir, header record.Header) (bench.Record, error) {
 	r, err := record.Build(b.dir, header)
 	if err != nil {
 		return bench.Record{}, err
@@ -447,16 +506,18 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		return r, err
 	}
 	if b.key != nil {
-		if err := dir.SignHead(*b.key); err != nil {
-			return r, err
-		}
+		return r, dir.SignHead(*b.key)
 	}
-	if res.Kept == nil {
-		return r, nil
+	return r, nil
+}
+
+// workspace is a new one, or that of the interrupted attempt, whose things were swept:
+// a run has one claim.
+func (b *block) workspace(dir *record.Dir) (*engine.Workspace, error) {
+	if b.resume == nil || b.resume.claim == "" {
+		return newWorkspace(b.globals, dir)
 	}
-	h, err := keepSlot(b.globals, dir, b.kind, description.Settings, ws, res)
-	b.kept = append(b.kept, h)
-	return r, err
+	return workspaceOf(b.globals, dir, b.resume.claim)
 }
 
 // plan of the block.
@@ -526,7 +587,11 @@ func newWorkspace(g *globals, dir *record.Dir) (*engine.Workspace, error) {
 	if _, err := rand.Read(claim[:]); err != nil {
 		return nil, err
 	}
-	id := hex.EncodeToString(claim[:])
+	return workspaceOf(g, dir, hex.EncodeToString(claim[:]))
+}
+
+// workspaceOf makes the scratch directory of a claim.
+func workspaceOf(g *globals, dir *record.Dir, id string) (*engine.Workspace, error) {
 	ws := &engine.Workspace{
 		Run: dir.Path, Work: filepath.Join(g.State, "work", id), State: g.State, ID: id,
 		Ledger: dir.Ledger, Evidence: dir.Evidence, Log: g.Log,

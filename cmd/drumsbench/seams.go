@@ -12,6 +12,8 @@ import (
 var seams struct {
 	// ledger is put around the ledger of a run.
 	ledger func(engine.Ledger) engine.Ledger
+	// events is put around the sink of a run's receipts.
+	events func(engine.Sink) engine.Sink
 	// sweep is called at each point of a sweep.
 	sweep func(sweep.Point)
 	// prober stands for the host.

@@ -67,7 +67,7 @@ func assemble(dir string, h Header, until *bench.SHA256) (bench.Record, error) {
 	if err != nil {
 		return r, err
 	}
-	steps, err := join(in.plan, in.receipts)
+	steps, interrupted, err := join(in.plan, in.receipts)
 	if err != nil {
 		return r, err
 	}
@@ -80,7 +80,7 @@ func assemble(dir string, h Header, until *bench.SHA256) (bench.Record, error) {
 		ApiVersion: engine.APIVersion, Run: h.Run, Manifest: string(in.manifest.Name), Arm: h.Arm, Reset: in.plan.Reset,
 		Started: start.Time, Ended: in.receipts[len(in.receipts)-1].Time, Engine: h.Engine,
 		Digests: digests(start, in), Settings: h.Settings, Tags: h.Tags,
-		Facts: in.host.Facts, Differences: h.Differences, Steps: outcomes(steps), Rollouts: rollouts(steps),
+		Facts: append(in.host.Facts, resumedFact(in.receipts)...), Differences: h.Differences, Steps: outcomes(steps), Rollouts: rollouts(steps), Interrupted: interrupted,
 	}
 	if reviewed != "" {
 		r.Digests["reviews"] = reviewed
@@ -217,24 +217,34 @@ type step struct {
 	review *bench.Review
 }
 
-// join gives each step of the plan its receipt. A step without one was not run.
-func join(plan bench.Plan, receipts []bench.Receipt) ([]step, error) {
+// join gives each step of the plan its receipt. A step without one was not run. Of a
+// run that was resumed it says what had been interrupted.
+func join(plan bench.Plan, receipts []bench.Receipt) ([]step, []bench.Interrupted, error) {
 	steps := make([]step, len(plan.Steps))
 	index := make(map[string]int, len(steps))
 	for i, s := range plan.Steps {
 		steps[i].plan = s
 		index[s.Id] = i
 	}
-	for _, r := range receipts {
+	var interrupted []bench.Interrupted
+	attempt := int64(1)
+	for n, r := range receipts {
+		if r.Event == "resume" {
+			lines, err := resume(steps, index, r, receipts[n-1], attempt) // the first is run_start
+			if err != nil {
+				return nil, nil, err
+			}
+			interrupted, attempt = append(interrupted, lines...), attempt+1
+		}
 		if r.Event != "step" {
 			continue
 		}
 		i, planned := index[r.Step]
 		switch {
 		case !planned || steps[i].plan.Kind != r.Kind:
-			return nil, &engine.Error{Op: "build record", Err: fmt.Errorf("receipt %d is of step %s (%s), which the plan does not have", r.Seq, r.Step, r.Kind)}
+			return nil, nil, &engine.Error{Op: "build record", Err: fmt.Errorf("receipt %d is of step %s (%s), which the plan does not have", r.Seq, r.Step, r.Kind)}
 		case steps[i].receipt.Event != "":
-			return nil, &engine.Error{Op: "build record", Err: fmt.Errorf("receipts %d and %d are both of step %s", steps[i].receipt.Seq, r.Seq, r.Step)}
+			return nil, nil, &engine.Error{Op: "build record", Err: fmt.Errorf("receipts %d and %d are both of step %s", steps[i].receipt.Seq, r.Seq, r.Step)}
 		}
 		steps[i].receipt = r
 	}
@@ -244,7 +254,7 @@ func join(plan bench.Plan, receipts []bench.Receipt) ([]step, error) {
 				Findings: []bench.Finding{{Verdict: engine.NotRun, Subject: "run", Text: "the step has no receipt"}}}
 		}
 	}
-	return steps, nil
+	return steps, interrupted, nil
 }
 
 func outcomes(steps []step) []bench.StepOutcome {

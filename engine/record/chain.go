@@ -56,8 +56,8 @@ func (p Problem) Error() string {
 	return fmt.Sprintf("%s: %s: %s", p.File, p.Kind, p.Text)
 }
 
-// ReadEvents returns the receipts of a run as they stand there; it does not
-// check that they are a chain. torn is the number of a last line that was cut
+// ReadEvents returns the receipts of a run as they stand there, without those that a
+// resume says count no more; it does not check that they are a chain. torn is the number of a last line that was cut
 // off while it was written, 0 if there is none; it is not among the receipts.
 func ReadEvents(dir string) (receipts []bench.Receipt, torn int, err error) {
 	_, torn, err = eachLine(filepath.Join(dir, EventsFile), func(number int, line []byte) error {
@@ -71,7 +71,7 @@ func ReadEvents(dir string) (receipts []bench.Receipt, torn int, err error) {
 	if err != nil {
 		return nil, 0, &engine.Error{Op: "read events", Err: err}
 	}
-	return receipts, torn, nil
+	return counted(receipts), torn, nil
 }
 
 // link is a line of the chain.
@@ -151,6 +151,13 @@ func readLinks(dir string) (links []link, torn int, err error) {
 			l.unsealed = r.Kind == "dump" && l.checkpoint == "" && r.Verdict != engine.NotRun
 			if r.Error != nil {
 				l.log = r.Error.Log
+			}
+		}
+		for _, id := range r.Void { // a checkpoint that is made anew is not the old one's
+			for i := range links {
+				if links[i].step == id {
+					links[i].checkpoint, links[i].unsealed = "", false
+				}
 			}
 		}
 		links = append(links, l)

@@ -44,6 +44,13 @@ func (e *Events) Append(r bench.Receipt) error {
 	return nil
 }
 
+// Next is the number of the receipt that comes next.
+func (e *Events) Next() int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.seq
+}
+
 // Close syncs the chain to disk. Idempotent.
 func (e *Events) Close() error {
 	e.mu.Lock()

@@ -142,3 +142,44 @@ func readAs(definition, name string, data []byte, v any) error {
 	}
 	return nil
 }
+
+// Take holds the directory of a run that has ended and has no record yet: Events and
+// Ledger are nil. ErrRunning while somebody holds it.
+func Take(path string) (*Dir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, &engine.Error{Op: "open run directory", Err: err}
+	}
+	d := &Dir{Path: path, Evidence: OpenEvidence(path)}
+	d.lock, err = hold(path)
+	return d, err
+}
+
+// DropUnnamed removes evidence that no receipt names: a crash came between the file and
+// the line that would have named it.
+func (d *Dir) DropUnnamed() error {
+	links, _, err := readLinks(d.Path)
+	if err != nil {
+		return err
+	}
+	names := map[string]bool{}
+	for _, l := range links {
+		for _, e := range l.evidence {
+			names[filepath.Base(d.Evidence.Path(e))] = true
+		}
+		names[filepath.Base(l.log)] = true
+	}
+	entries, err := os.ReadDir(filepath.Join(d.Path, EvidenceFolder))
+	if err != nil {
+		return &engine.Error{Op: "read run directory", Err: err}
+	}
+	for _, e := range entries {
+		if names[e.Name()] {
+			continue
+		}
+		if err := os.Remove(filepath.Join(d.Path, EvidenceFolder, e.Name())); err != nil {
+			return &engine.Error{Op: "drop evidence that nothing names", Err: err}
+		}
+	}
+	return nil
+}

@@ -106,6 +106,7 @@ func (r *Run) files() error {
 		r.Receipts = append(r.Receipts, e)
 		return err
 	})
+	record.Void(len(r.Receipts), func(i int) *bench.Receipt { return &r.Receipts[i].Receipt })
 	if err == nil {
 		err = eachLine(filepath.Join(r.Dir, record.LedgerFile), func(line []byte) error {
 			var l bench.LedgerLine

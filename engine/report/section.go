@@ -61,7 +61,7 @@ type Figure struct {
 }
 
 // runSections are the sections of a run's page, in this order.
-var runSections = []func(*Run) (*Section, error){branchesSection, resetsSection, toolsSection, needsSection, hostSection}
+var runSections = []func(*Run) (*Section, error){interruptedSection, branchesSection, resetsSection, toolsSection, needsSection, hostSection}
 
 // siteSections are those of the benchmark page; runs are in the order of their start.
 var siteSections = []func([]*Run) (*Section, error){attemptsSection, densitySection, armsNeedSection, askedSection, samenessSection}

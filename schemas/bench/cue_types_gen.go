@@ -2028,6 +2028,7 @@ type Receipt struct {
 
 	Time Time `json:"time"`
 
+	// resume: another engine goes on where one ended without a run_end.
 	Event string `json:"event"`
 
 	Step string `json:"step,omitempty"`
@@ -2055,6 +2056,9 @@ type Receipt struct {
 	Digests map[string]SHA256 `json:"digests,omitempty"`
 
 	Outcome RunVerdict `json:"outcome,omitempty"`
+
+	// Steps whose earlier receipts count no more, of a resume: they are run anew.
+	Void []string `json:"void,omitempty"`
 }
 
 // Failure is an error as a person needs it.
@@ -2259,6 +2263,27 @@ type Memory struct {
 	HarnessLife Int64 `json:"harnessLife,omitempty"`
 }
 
+// Interrupted is what a resumed run had begun and not finished when its engine ended. No number is drawn from it.
+type Interrupted struct {
+	// The attempt that was interrupted, from 1.
+	Attempt int64 `json:"attempt"`
+
+	// The rollout that was interrupted; absent where the engine ended outside of all, as in the set-up.
+	Rollout *int64 `json:"rollout,omitempty"`
+
+	Slot string `json:"slot,omitempty"`
+
+	Class string `json:"class"`
+
+	Reason string `json:"reason"`
+
+	// When another engine went on.
+	Resumed Time `json:"resumed"`
+
+	// Number of the last receipt of the attempt.
+	After int64 `json:"after"`
+}
+
 // StepOutcome is a step's line in the record.
 type StepOutcome struct {
 	Step string `json:"step"`
@@ -2315,6 +2340,9 @@ type Record struct {
 	Steps []StepOutcome `json:"steps"`
 
 	Rollouts []Rollout `json:"rollouts"`
+
+	// What attempts at this run had begun that were interrupted; a run that was resumed has a line at least for each.
+	Interrupted []Interrupted `json:"interrupted,omitempty"`
 
 	Checkpoint SHA256 `json:"checkpoint,omitempty"`
 
