@@ -244,6 +244,15 @@ func OwnKernel() Confinement {
 	return Confinement{Capabilities: "of a kernel of its own", Devices: "of a kernel of its own"}
 }
 
+// Filling is an optional interface of a Slot whose memory may come back while it runs. A slot of which all is there
+// does nothing and has no facts.
+type Filling interface {
+	// BecameReady tells the slot that it is.
+	BecameReady(ctx context.Context) error
+	// PageFacts say what came back so far, and what that took. They are named "pages.".
+	PageFacts(ctx context.Context) []bench.Fact
+}
+
 // Telling is an optional interface of a Slot: facts about how it came to run,
 // which the step that started it records.
 type Telling interface {

@@ -41,6 +41,7 @@ func Act(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.Act
 
 var bindAct = engine.Bind(KindAct, func(ctx context.Context, x *engine.Exec, p bench.ActParams) (engine.Acted, error) {
 	slot := engine.In[engine.Slot](x, 0)
+	defer tellPages(ctx, x, slot)
 	for _, s := range p.Policy.Substitutes {
 		x.Fact(substitute(FactPolicySubstitute, s))
 	}

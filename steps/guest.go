@@ -150,6 +150,11 @@ func becomeReady(ctx context.Context, x *engine.Exec, p bench.ReadinessParams) (
 		}
 		if err == nil {
 			x.Fact(bench.Fact{Name: "readiness-polls", Known: true, Value: fmt.Sprint(polls), Source: "engine"})
+			if f, ok := slot.(engine.Filling); ok {
+				if err := f.BecameReady(ctx); err != nil {
+					return engine.Ready{}, err
+				}
+			}
 			if err := look.keep(x, "screen.png"); err != nil {
 				return engine.Ready{}, err
 			}

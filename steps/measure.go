@@ -31,7 +31,9 @@ func Measure(b *engine.Builder, at At, slot engine.Promise[engine.Slot], after .
 }
 
 var bindMeasure = engine.Bind(KindMeasure, func(ctx context.Context, x *engine.Exec, _ bench.MeasureParams) (engine.Measured, error) {
-	r := engine.In[engine.Slot](x, 0).Observe(ctx, engine.AspectMemory).Memory
+	slot := engine.In[engine.Slot](x, 0)
+	tellPages(ctx, x, slot)
+	r := slot.Observe(ctx, engine.AspectMemory).Memory
 	m, known := r.Get()
 	if !known {
 		x.Judge(engine.Judgement{Findings: []bench.Finding{{Verdict: engine.VerdictUnknown, Subject: "memory", Text: r.Reason()}}})

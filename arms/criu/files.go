@@ -18,8 +18,13 @@ import (
 
 // Bits of a mapping's status (criu/include/image.h).
 const (
+	vmaVsyscall    = 1 << 2
+	vmaVDSO        = 1 << 3
 	vmaFilePrivate = 1 << 6
 	vmaFileShared  = 1 << 7
+	vmaVVAR        = 1 << 12
+	// vmaNotAccountable: set by CRIU 4.3 on mappings that are not accounted; its restore then matches none with the parent's.
+	vmaNotAccountable = 1 << 18
 )
 
 // files is what the images say of open files, joined.

@@ -38,7 +38,7 @@ var magics = func() map[string]uint32 {
 	byName := magic.LoadMagic().ByName
 	names := map[string]string{
 		"inventory": "INVENTORY", "cgroup": "CGROUP", "pstree": "PSTREE", "core": "CORE", "ids": "IDS", "fdinfo": "FDINFO", "files": "FILES",
-		"mm": "MM", "mountpoints": "MNTS", "filelocks": "FILE_LOCKS", "remap-fpath": "REMAP_FPATH", "memfd": "MEMFD_INODE",
+		"mm": "MM", "pagemap": "PAGEMAP", "mountpoints": "MNTS", "filelocks": "FILE_LOCKS", "remap-fpath": "REMAP_FPATH", "memfd": "MEMFD_INODE",
 		"stats-dump": "STATS", "stats-restore": "STATS", "common": "IMG_COMMON", "service": "IMG_SERVICE",
 	}
 	m := make(map[string]uint32, len(names))
@@ -48,17 +48,33 @@ var magics = func() map[string]uint32 {
 	return m
 }()
 
-// entries decodes an image: magic numbers, then length and message until the
-// end. kind is its name without numbers. go-criu's own decoder takes a short
-// read for a whole message, so the framing is ours and the messages are its.
-//
-//	inventory        own magic
-//	stats-*          service magic, own magic
-//	everything else  common magic, own magic
+// entries decodes an image of messages of one kind. kind is its name without numbers.
 func entries[M any, P interface {
 	*M
 	proto.Message
 }](im Images, kind, name string) ([]P, error) {
+	all, err := im.messages(kind, name)
+	if err != nil {
+		return nil, err
+	}
+	var found []P
+	for _, data := range all {
+		m := P(new(M))
+		if err := proto.Unmarshal(data, m); err != nil {
+			return nil, unknownImage(fmt.Errorf("decode %s: %w", name, err))
+		}
+		found = append(found, m)
+	}
+	return found, nil
+}
+
+// messages splits an image: magic numbers, then length and message until the end. go-criu's own
+// decoder takes a short read for a whole message, so the framing is ours and the messages are its.
+//
+//	inventory        own magic
+//	stats-*          service magic, own magic
+//	everything else  common magic, own magic
+func (im Images) messages(kind, name string) ([][]byte, error) {
 	data, err := fs.ReadFile(im.fsys, name)
 	if err != nil {
 		return nil, unknownImage(err)
@@ -76,7 +92,7 @@ func entries[M any, P interface {
 		}
 		data = data[4:]
 	}
-	var found []P
+	var found [][]byte
 	for len(data) > 0 {
 		if len(data) < 4 {
 			return nil, unknownImage(fmt.Errorf("%s ends in the middle of a length", name))
@@ -86,11 +102,7 @@ func entries[M any, P interface {
 		if size > len(data) {
 			return nil, unknownImage(fmt.Errorf("%s ends in the middle of a message of %d bytes", name, size))
 		}
-		m := P(new(M))
-		if err := proto.Unmarshal(data[:size], m); err != nil {
-			return nil, unknownImage(fmt.Errorf("decode %s: %w", name, err))
-		}
-		found = append(found, m)
+		found = append(found, data[:size])
 		data = data[size:]
 	}
 	return found, nil

@@ -68,6 +68,9 @@ type RestoreOptions struct {
 	// empty one and starts no program for it. It is called with the path of the namespace before any
 	// socket is made in it; its error ends the restore. nil leaves the network to CRIU.
 	Network func(path string) error
+	// LazyPages leaves private anonymous memory out: a server listens on lazy-pages.socket in WorkDir, gets a
+	// userfaultfd for each task there and fills it. Where nobody does, the tree's memory is zeros.
+	LazyPages bool
 	// Started as in Request.
 	Started func() error
 }
@@ -143,6 +146,9 @@ func (o RestoreOptions) Opts() (*rpc.CriuOpts, error) {
 	opts.Root = proto.String(o.Root)
 	opts.RstSibling = proto.Bool(o.Sibling)
 	opts.LeaveStopped = proto.Bool(o.LeaveStopped)
+	if o.LazyPages {
+		opts.LazyPages = proto.Bool(true)
+	}
 	if o.Network != nil {
 		opts.EmptyNs = proto.Uint32(unix.CLONE_NEWNET)
 	}

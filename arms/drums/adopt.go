@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/drumsbench/drumsbench/arms/criu"
 	"github.com/drumsbench/drumsbench/arms/tree"
@@ -12,10 +13,19 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
-// Handle implements engine.Lasting.
+// handTime bounds how long the pages of a slot that is handed over may take.
+const handTime = time.Minute
+
+// Handle implements engine.Lasting. A slot whose memory comes back while it runs gets the rest of it first.
 func (p *place) Handle() (bench.PlaceHandle, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// The slot outlives this process, and with it the server of its pages.
+	ctx, cancel := context.WithTimeout(context.Background(), handTime)
+	defer cancel()
+	if err := p.now.completePages(ctx); err != nil {
+		return bench.PlaceHandle{}, &engine.Error{Op: "hand over " + p.name, Err: err}
+	}
 	return p.arm.groups.Handle(p.name, p.next, p.root.Root, p.group, p.now.life())
 }
 

@@ -29,6 +29,7 @@ type Arm struct {
 	host     []bench.Fact
 
 	groups tree.Groups
+	filler filler
 }
 
 // New returns the arm with the manifest's settings. host are the facts of this
@@ -41,7 +42,7 @@ func New(settings bench.DrumsSettings, tool criu.Tool, host []bench.Fact) *Arm {
 func (a *Arm) Describe() engine.Description {
 	d := engine.Description{
 		Kind:     Kind,
-		Settings: map[string]string{"locks": a.settings.Locks, "attach": a.settings.Attach, "log": a.settings.Log, "loopback": a.settings.Loopback, "writes": a.settings.Writes},
+		Settings: map[string]string{"locks": a.settings.Locks, "attach": a.settings.Attach, "log": a.settings.Log, "loopback": a.settings.Loopback, "writes": a.settings.Writes, "sharing": a.settings.Sharing, "pages": a.settings.Pages},
 		Differences: []bench.Difference{
 			{Name: "kernel", Text: "the slot shares the host's kernel; the image's own kernel does not run"},
 			{Name: "init", Text: "guestd is the slot's first process; the image's own init does not run"},
@@ -59,6 +60,12 @@ func (a *Arm) Describe() engine.Description {
 	case "criu":
 		d.Differences = append(d.Differences, bench.Difference{Name: "locks-lost",
 			Text: "POSIX locks on files that their owner maps are lost by CRIU's restore"})
+	}
+	d.Differences = append(d.Differences, tree.SharingDifference(a.settings.Sharing)...)
+	if a.settings.Pages == workingSet {
+		d.Settings["recordFor"] = string(a.settings.RecordFor)
+		d.Differences = append(d.Differences, bench.Difference{Name: "pages",
+			Text: "private anonymous memory of a restored slot comes back while it runs: at first the pages that the checkpoint's first restore touched until " + string(a.settings.RecordFor) + " after it was ready, each other one when it is touched. That time is part of the run, not of the reset: the facts pages.* of the steps measure and act count it"})
 	}
 	if a.settings.Writes == "volatile" {
 		d.Differences = append(d.Differences, bench.Difference{Name: "volatile",
@@ -98,4 +105,9 @@ func (a *Arm) Owner(ws *engine.Workspace) (*cgroup.Owner, error) { return a.grou
 
 // Release takes the ownership cgroup away, after every slot. It implements
 // engine.Releaser and ends whatever is left in it.
-func (a *Arm) Release(ctx context.Context) error { return a.groups.Release(ctx) }
+func (a *Arm) Release(ctx context.Context) error {
+	if err := a.endPageServer(ctx); err != nil {
+		return err
+	}
+	return a.groups.Release(ctx)
+}

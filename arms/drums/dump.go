@@ -31,6 +31,9 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 	if err := t.life().Dumpable(s.name); err != nil {
 		return engine.Checkpoint{}, err
 	}
+	if err := t.completePages(ctx); err != nil {
+		return engine.Checkpoint{}, err
+	}
 	t.Policy, t.Exclude = p.Policy, tree.NonNil(p.Exclude)
 	ghost, err := units.RAMInBytes(string(p.Policy.GhostLimit))
 	if err != nil {
@@ -58,8 +61,15 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 			return engine.Checkpoint{}, err
 		}
 		facts := append(s.arm.tool.Facts(), s.arm.host...)
+		if s.arm.settings.Pages == workingSet {
+			changed, err := criu.Unreserve(o.ImagesDir)
+			if err != nil {
+				return engine.Checkpoint{}, err
+			}
+			facts = append(facts, engine.Known(changed, "criu images, read back after the correction", engine.ViewStopped).Fact("pages.unreserved-mappings"))
+		}
 		return tree.Dumped{
-			Arm: Kind, Slot: s.name, Params: p, Root: s.root.Root, Tenancy: t.life(), Group: s.group, Census: c,
+			Arm: Kind, Slot: s.name, Params: p, Root: s.root.Root, Tenancy: t.life(), Group: s.group, Census: c, Sharing: s.arm.settings.Sharing,
 			Facts: append(facts, attempts, networkFact(criu.OpenImages(o.ImagesDir)), plainImages(network, criu.OpenImages(o.ImagesDir))),
 		}.Seal(ctx, dir)
 	})

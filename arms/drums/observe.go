@@ -39,5 +39,5 @@ func (p *place) tree(t *tenancy) tree.Tree {
 // memory is the slot's memory, and that of the program that serves the image's
 // blocks, where there is one. A slot of this arm needs nothing else beside it.
 func (p *place) memory(t *tenancy) engine.Reading[engine.Memory] {
-	return tree.WithServers(procfs.SlotMemory(t.Pid), p.arm.settings.Attach, p.arm.groups.Tools)
+	return p.arm.withFiller(tree.WithServers(procfs.SlotMemory(t.Pid), p.arm.settings.Attach, p.arm.groups.Tools))
 }

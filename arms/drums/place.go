@@ -11,6 +11,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
 	"github.com/drumsbench/drumsbench/arms/confine"
+	"github.com/drumsbench/drumsbench/arms/drums/pages"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/tree"
 	"github.com/drumsbench/drumsbench/engine"
@@ -39,6 +40,9 @@ type tenancy struct {
 	tracer int
 	// loopback says who brought the network back, of a restored tenancy.
 	loopback bench.Fact
+	// pages fills its memory while it runs; nil where criu did, or nothing is missing any more. filled says how it went.
+	pages  *pages.Slot
+	filled *pages.Stats
 }
 
 // life is what tenancies of all arms share; nil of nil.
@@ -131,6 +135,9 @@ func (p *place) Vacate(ctx context.Context) error {
 	if err := t.End(ctx, p.ws.Ledger, p.group); err != nil {
 		return err
 	}
+	if err := t.endPages(ctx); err != nil {
+		return err
+	}
 	if err := t.Clear(ctx, p.ws.Ledger); err != nil {
 		return &engine.Error{Op: "vacate " + p.name, Err: err}
 	}
@@ -164,6 +171,9 @@ func (s *slot) Facts() []bench.Fact {
 // Alive implements engine.Mortal. It does not reap: Vacate does.
 func (s *slot) Alive() error {
 	t := s.now
+	if lost := t.lost(); lost != nil {
+		return &engine.Error{Op: "watch " + s.name, Err: lost}
+	}
 	err := t.life().Alive(s.name)
 	var e *engine.Error
 	if t == nil || !errors.As(err, &e) || !errors.Is(err, engine.ErrDead) {

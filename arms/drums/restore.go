@@ -85,6 +85,9 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 		return nil, err
 	}
 	images := filepath.Join(cp.Dir, tree.ImagesDir)
+	if t.pages, err = p.fillLazily(ctx, cp, images, work); err != nil {
+		return nil, err
+	}
 	pid := 0
 	err = p.arm.besideCRIU(p.ws, cp.Dir, func() error {
 		end := engine.StartSpan(ctx, "layer")
@@ -101,7 +104,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 		pid, err = criu.Restore(ctx, p.arm.command(p.birth(t)), criu.RestoreOptions{
 			ImagesDir: images, WorkDir: work, Root: t.Merged(), Sibling: true, LeaveStopped: true, LogLevel: p.arm.logLevel(),
 			FileLocks: p.arm.settings.Locks != "refuse", TCPClose: t.Policy.EstablishedTCP == "close",
-			Network: p.network(t, cp), Started: leave,
+			Network: p.network(t, cp), Started: leave, LazyPages: t.pages != nil,
 		}, nil)
 		return errors.Join(err, leave())
 	})
@@ -109,6 +112,9 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 		return nil, p.keepLog(work, err)
 	}
 	if err := t.Settle(p.ws.Ledger, pid); err != nil {
+		return nil, err
+	}
+	if err := t.restored(ctx); err != nil {
 		return nil, err
 	}
 	if t.Stopped, err = stoppedIn(cp.Dir); err != nil {

@@ -76,7 +76,7 @@ func (a *Arm) Describe() engine.Description {
 	d := engine.Description{
 		Kind: Kind,
 		Settings: map[string]string{
-			"locks": a.settings.Locks, "attach": a.settings.Attach, "namespace": a.settings.Namespace, "cgroups": a.settings.Cgroups,
+			"locks": a.settings.Locks, "attach": a.settings.Attach, "sharing": a.settings.Sharing, "namespace": a.settings.Namespace, "cgroups": a.settings.Cgroups,
 			"runc": string(a.settings.Runc), "seccomp": "none", criuConfig + " at a dump": dump, criuConfig + " at a restore": restoreSettings(policy),
 		},
 		Differences: []bench.Difference{
@@ -92,6 +92,7 @@ func (a *Arm) Describe() engine.Description {
 			{Name: "runc-helpers", Text: "each operation starts runc, which asks criu for its version and features before it has it work; each reset ends with runc delete"},
 		},
 	}
+	d.Differences = append(d.Differences, tree.SharingDifference(a.settings.Sharing)...)
 	if a.settings.Seccomp != nil {
 		d.Settings["seccomp"] = a.settings.Seccomp.File + " " + string(a.settings.Seccomp.Sha256)
 	}

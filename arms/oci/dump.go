@@ -104,7 +104,7 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 		facts := append(s.arm.Facts(ctx), attempts, c.settings, s.network(),
 			bench.Fact{Name: "oci.config.sha256", Known: true, Value: fmt.Sprintf("%x", sha256.Sum256(config)), Source: configFile + " of the checkpoint", View: engine.ViewHost})
 		return tree.Dumped{
-			Arm: Kind, Slot: s.name, Params: p, Root: s.root.Root, Tenancy: t.life(), Group: s.holding(t), Census: c.Census, Facts: facts,
+			Arm: Kind, Slot: s.name, Params: p, Root: s.root.Root, Tenancy: t.life(), Group: s.holding(t), Census: c.Census, Facts: facts, Sharing: s.arm.settings.Sharing,
 		}.Seal(ctx, dir)
 	})
 }

@@ -18,6 +18,8 @@ type Census struct {
 	Reference bench.Reference
 	Locks     []bench.Lock
 	State     bench.StateManifest
+	// Memory is what the tree takes of the host's; nothing is judged by it.
+	Memory engine.Reading[engine.Memory]
 	// Server is the digest of the guest server's program.
 	Server bench.Fact
 }
@@ -26,7 +28,8 @@ type Census struct {
 // ErrRefused with findings, ErrUnknown where something could not be read.
 func (t Tree) Census(ref engine.GuestReference) (c Census, err error) {
 	o := t.Observe(engine.ViewHost, []engine.Aspect{engine.AspectMounts, engine.AspectNetwork, engine.AspectLocks,
-		engine.AspectProcesses, engine.AspectEnclosure, engine.AspectState})
+		engine.AspectProcesses, engine.AspectEnclosure, engine.AspectState, engine.AspectMemory})
+	c.Memory = o.Memory
 	e := &engine.Error{Op: "dump " + t.Name}
 	refuse := func(found []bench.Finding) error {
 		e.Err = fmt.Errorf("%w: %s %s", engine.ErrRefused, found[0].Subject, found[0].Text)

@@ -122,6 +122,8 @@ type Dumped struct {
 	Group     *cgroup.Group
 	Census    Census
 	Facts     []bench.Fact
+	// Sharing is the arm's setting of that name.
+	Sharing string
 }
 
 // Seal ends what is left of the tree, turns the upper layer into a read-only one
@@ -129,6 +131,10 @@ type Dumped struct {
 func (d Dumped) Seal(ctx context.Context, dir string) (engine.Checkpoint, error) {
 	t, c := d.Tenancy, d.Census
 	img := criu.OpenImages(filepath.Join(dir, ImagesDir))
+	sharing, err := d.keepSharing(dir)
+	if err != nil {
+		return engine.Checkpoint{}, err
+	}
 	wanted, err := WantedLocks("dump "+d.Slot, img, c.Locks)
 	if err != nil {
 		return engine.Checkpoint{}, err
@@ -163,7 +169,7 @@ func (d Dumped) Seal(ctx context.Context, dir string) (engine.Checkpoint, error)
 		ApiVersion: engine.APIVersion, Arm: d.Arm, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),
 		Workload: d.Params.Workload, Image: d.Root.SHA256,
 		Layers: []string{LayerDir}, CopyUp: NonNil(copyUp), Locks: wanted,
-		Reference: c.Reference, Facts: append(append(d.Facts, c.Server), dumpFacts(dir)...),
+		Reference: c.Reference, Facts: slices.Concat(d.Facts, []bench.Fact{c.Server}, sharing, dumpFacts(dir)),
 	})
 }
 

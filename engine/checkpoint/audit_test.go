@@ -46,6 +46,13 @@ func TestAuditOfASoundCheckpoint(t *testing.T) {
 			t.Errorf("deep %v: %v, %d hashed, %v", c.deep, changes, hashed, err)
 		}
 	}
+	// What may come after the seal.
+	if err := os.WriteFile(filepath.Join(cp.Dir, WorkingSetFile), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if changes, _, err := Audit(context.Background(), cp, true); err != nil || changes != nil {
+		t.Errorf("with a working set: %v, %v", changes, err)
+	}
 	// Touched and not changed: it is hashed, and holds.
 	path := filepath.Join(cp.Dir, "images/a.img")
 	if err := os.Chtimes(path, time.Now(), time.Now()); err != nil {

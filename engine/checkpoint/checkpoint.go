@@ -31,6 +31,10 @@ import (
 // HandleFile is the handle's name in the checkpoint's folder.
 const HandleFile = "handle.json"
 
+// WorkingSetFile is a bench.WorkingSet, which may be written after the checkpoint was sealed. It is a hint to arms that
+// fill memory while a slot runs: it decides when a page comes, never what is in it.
+const WorkingSetFile = "working-set.json"
+
 // Seal hashes every regular file below dir into the handle, notes the shape of
 // every entry, writes the handle and makes it last. The handle's other fields are the caller's.
 func Seal(ctx context.Context, dir string, h bench.Checkpoint) (engine.Checkpoint, error) {
@@ -61,7 +65,7 @@ func Seal(ctx context.Context, dir string, h bench.Checkpoint) (engine.Checkpoin
 	return engine.Checkpoint{Dir: dir, Handle: h}, nil
 }
 
-// entries calls do with each entry below dir but the handle: rel is written as text.
+// entries calls do with each entry below dir but the handle and the working set: rel is written as text.
 func entries(ctx context.Context, dir string, do func(rel, path string, d fs.DirEntry) error) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil {
@@ -71,7 +75,7 @@ func entries(ctx context.Context, dir string, do func(rel, path string, d fs.Dir
 			return err
 		}
 		rel, err := filepath.Rel(dir, path)
-		if err != nil || rel == HandleFile {
+		if err != nil || rel == HandleFile || rel == WorkingSetFile && d.Type().IsRegular() {
 			return err
 		}
 		return do(pathtext.Quote(rel), path, d)

@@ -1249,6 +1249,15 @@ type DrumsSettings struct {
 	// What sync calls of a slot do. durable: they write back, as on the other arms, to a disk that all slots share. volatile: nothing, and neither do copies into its upper layer and its end wait for a disk; after a crash of the host a slot is of no use anyhow, and a checkpoint is written back when it is sealed.
 	Writes string `json:"writes"`
 
+	// Whether restored tasks share, copy on write, the pages of private file mappings that they shared when they were dumped. kept: the checkpoint's images are corrected before they are sealed, so that CRIU finds all of them. criu: as CRIU writes them.
+	Sharing string `json:"sharing"`
+
+	// When the private anonymous memory of a restored slot is filled. eager: by CRIU, before the slot runs. workingSet: those pages at first that the first restore of the checkpoint touched, each other one when it is touched; the engine serves them (userfaultfd), and a slot whose server ended is killed.
+	Pages string `json:"pages"`
+
+	// Of workingSet: how long after a slot of the first restore is ready the pages that it touches still belong to the set.
+	RecordFor string `json:"recordFor"`
+
 	// Digest that the CRIU in use has to have.
 	Criu SHA256 `json:"criu,omitempty"`
 }
@@ -1266,6 +1275,9 @@ type OCISettings struct {
 
 	// Who makes the container's control group.
 	Cgroups string `json:"cgroups"`
+
+	// Whether restored tasks share, copy on write, the pages of private file mappings that they shared when they were dumped. kept: the checkpoint's images are corrected before they are sealed, so that CRIU finds all of them. criu: as CRIU writes them.
+	Sharing string `json:"sharing"`
 
 	// Digests that the host's runc, and the CRIU that it calls, have to have.
 	Runc SHA256 `json:"runc,omitempty"`
@@ -2553,6 +2565,25 @@ type RecipeKernel struct {
 
 	// Modules that the ramdisk loads, each after what it needs.
 	Modules []string `json:"modules"`
+}
+
+type WorkingSet struct {
+	// WorkingSet are the pages of a checkpoint's images that a slot needs first. It lies beside the sealed files and is none of them: it is a hint, and decides nothing but when a page comes.
+	Files []WorkingSetFile `json:"files"`
+}
+
+type WorkingSetFile struct {
+	// Name of the file of pages.
+	File string `json:"file"`
+
+	Runs []PageRun `json:"runs"`
+}
+
+// PageRun is a run of pages of such a file, by the number of the first.
+type PageRun struct {
+	First int64 `json:"first"`
+
+	Count int64 `json:"count"`
 }
 
 // HostMemory is the host's own account of its memory in bytes, from /proc/meminfo.
