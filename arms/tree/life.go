@@ -40,6 +40,9 @@ func GuestEnv(g bench.Guest) ([]string, error) {
 // RepairLocks puts back the locks that the restored, stopped tree lacks. The
 // gate takes a census of all locks; nothing here is believed.
 func RepairLocks(ctx context.Context, pid int, want []bench.Lock) error {
+	if len(want) == 0 {
+		return nil
+	}
 	missing, err := locks.Missing(pid, want)
 	if err != nil || len(missing) == 0 {
 		return err
