@@ -279,8 +279,9 @@ func (t *Tenancy) End(ctx context.Context, l engine.Ledger, groups ...*cgroup.Gr
 	return err
 }
 
-// Clear takes limits and folder away, once the tree has ended.
+// Clear takes limits and folder away, once the tree has ended (span "clear").
 func (t *Tenancy) Clear(ctx context.Context, l engine.Ledger) error {
+	defer engine.StartSpan(ctx, "clear")()
 	var errs *multierror.Error
 	if t.Limits != nil {
 		errs = multierror.Append(errs, t.Limits.Remove(ctx))

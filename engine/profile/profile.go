@@ -20,7 +20,8 @@ import (
 // kinds of parts, in the order in which they are told.
 var kinds = []bench.ProfilePart{
 	{Name: "verify", Owner: "us", Text: "the checkpoint is as it was sealed, and of this image, kernel, CPU and program"},
-	{Name: "kill", Owner: "kernel", Text: "the old tree ends, and what was its goes"},
+	{Name: "kill", Owner: "kernel", Text: "the old tree ends"},
+	{Name: "clear", Owner: "us", Text: "what was the old tree's goes: control groups, upper layer, folder"},
 	{Name: "place", Owner: "us", Text: "folders, limits, the ledger"},
 	{Name: "holder", Owner: "us", Text: "the process that holds the network namespace"},
 	{Name: "layer", Owner: "us", Text: "a fresh upper layer is mounted, and what must be copied up is"},

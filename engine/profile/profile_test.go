@@ -31,7 +31,7 @@ func known(zero int64, facts map[string]int64) []bench.Receipt {
 	for _, s := range []struct {
 		name     string
 		from, to int64
-	}{{"kill", 0, 10}, {"layer", 12, 20}, {"criu", 20, 110}, {"repair", 112, 119}, {"own", 30, 32}} {
+	}{{"kill", 0, 10}, {"clear", 6, 10}, {"layer", 12, 20}, {"criu", 20, 110}, {"repair", 112, 119}, {"own", 30, 32}} {
 		restore.Spans = append(restore.Spans, bench.Span{Name: s.name, Start: at(s.from), End: at(s.to)})
 	}
 	resume := step("resume", 130, 134)
@@ -85,7 +85,7 @@ func TestKnownParts(t *testing.T) {
 		t.Fatalf("%d resets, whole %v", p.N, *p.Whole.Value)
 	}
 	for name, want := range map[string]float64{
-		"kill": 10, "layer": 8, "own": 2, start: 18, forks: 5, rest: 65, "repair": 7,
+		"kill": 6, "clear": 4, "layer": 8, "own": 2, start: 18, forks: 5, rest: 65, "repair": 7,
 		"gates before": 10, "resume": 4, "first answer": 10, "ready": 35, "gates after": 6, "reseed": 12, between: 3, lost: 5,
 	} {
 		k := parts[name]
