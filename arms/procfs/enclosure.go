@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -42,12 +43,15 @@ type Options struct {
 // Not seen: memory that is shared by mapping alone with a process outside,
 // descriptors in flight in a socket's queue, and what a process holds that is
 // older than the slot and has more capabilities than we do (a container's init).
+// A younger one of that kind is engine.ErrUnknown, if it is there for longer than
+// strangerTime: what a container's init starts is one until it has given up its
+// capabilities, and then it is looked at as any other.
 func Enclosure(initPid int, o Options) ([]bench.Finding, error) {
 	fail := func(err error) ([]bench.Finding, error) {
 		return nil, fmt.Errorf("check enclosure of slot: %w", err)
 	}
-	tasks, others, hidden, err := census(initPid)
-	if err := errors.Join(err, hidden); err != nil {
+	tasks, others, err := inspectable(strangerTime, func() ([]Task, []int, error, error) { return census(initPid) })
+	if err != nil {
 		return fail(err)
 	}
 	e := &enclosure{init: initPid, options: o, tasks: tasks, others: others, proc: os.DirFS(root), byPid: map[int]Task{}}
@@ -62,6 +66,19 @@ func Enclosure(initPid int, o Options) ([]bench.Finding, error) {
 		}
 	}
 	return e.findings, nil
+}
+
+// strangerTime is how long a process that may not be inspected is waited for.
+const strangerTime = time.Second
+
+// inspectable repeats a census, anew each time, until no process is hidden.
+func inspectable(patience time.Duration, census func() (tasks []Task, others []int, hidden, err error)) ([]Task, []int, error) {
+	for until := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		tasks, others, hidden, err := census()
+		if err != nil || hidden == nil || time.Now().After(until) {
+			return tasks, others, errors.Join(err, hidden)
+		}
+	}
 }
 
 // add appends a finding once.
