@@ -133,7 +133,7 @@ func (w *wiring) exclude() []string {
 func (w *wiring) provision(at At, slot string, place engine.Promise[engine.Place], after ...engine.Input) engine.Promise[engine.Slot] {
 	return Provision(w.b, at, w.root, place, bench.ProvisionParams{
 		Slot: bench.Name(slot), Network: w.m.Network, Guest: w.m.Guest, Resources: w.m.Resources,
-		Policy: w.policy(), Exclude: w.exclude(),
+		Policy: w.policy(), Exclude: w.exclude(), Driver: w.m.Image.Driver,
 	}, append(after, w.ground...)...)
 }
 

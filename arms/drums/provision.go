@@ -54,6 +54,9 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 		return nil, err
 	}
 	t.Policy, t.Exclude = params.Policy, tree.NonNil(params.Exclude)
+	if err := t.Stage(ctx, p.ws, p.root.Dir(), params.Driver); err != nil {
+		return nil, err
+	}
 	env, err := tree.GuestEnv(params.Guest)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,9 @@ func (a *Arm) Provision(ctx context.Context, ws *engine.Workspace, r engine.Root
 	if p.Network != "none" {
 		return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: the fake arm has no network %q", engine.ErrRefused, p.Network), Hint: `set network to "none"`}
 	}
+	if p.Driver != nil {
+		return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: the fake arm's image is never read: no driver can be compared with it", engine.ErrRefused), Hint: "leave image.driver out"}
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, &engine.Error{Op: op, Err: err}
 	}

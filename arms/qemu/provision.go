@@ -24,6 +24,9 @@ func (a *Arm) Provision(ctx context.Context, ws *engine.Workspace, r engine.Root
 	if p.Network != "none" {
 		return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: the qemu arm has no network %q", engine.ErrRefused, p.Network), Hint: `set network to "none"`}
 	}
+	if p.Driver != nil {
+		return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: a machine's disk is its own: nothing is staged in it", engine.ErrRefused), Hint: "leave image.driver out, a virtual machine has a card; or name another arm"}
+	}
 	s, err := shapeOf(p.Resources, p.Guest.Server.Port)
 	if err != nil {
 		return nil, err

@@ -46,10 +46,15 @@ func dumpFacts(dir string) []bench.Fact {
 		count{"pages-scanned", s.PagesScanned}, count{"pages-written", s.PagesWritten})
 }
 
-// RestoreFacts are what criu says of the restore that the tenancy began with; none
-// of one that was started cold, or of no tenancy.
+// RestoreFacts are what criu says of the restore that the tenancy began with. Of one
+// that was started cold they are what was staged in it, of no tenancy none.
 func (t *Tenancy) RestoreFacts() []bench.Fact {
-	if t == nil || t.From == nil {
+	switch {
+	case t == nil:
+		return nil
+	case t.From == nil && t.Driver != nil:
+		return t.Driver.Facts()
+	case t.From == nil:
 		return nil
 	}
 	work := filepath.Join(t.Dir, criuWork)

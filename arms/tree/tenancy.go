@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/cgroup"
+	"github.com/drumsbench/drumsbench/arms/display"
 	"github.com/drumsbench/drumsbench/arms/netns"
 	"github.com/drumsbench/drumsbench/arms/overlay"
 	"github.com/drumsbench/drumsbench/arms/procfs"
@@ -39,6 +40,8 @@ type Tenancy struct {
 	Volatile bool
 	// Exclude are the paths that the state manifest leaves out.
 	Exclude []string
+	// Driver is what is written into the slot's layer before it starts; nil for nothing.
+	Driver *display.Staged
 	// Pid is the host's pid of the slot's first process; 0 before there is one.
 	Pid int
 	// Process is the ledger's number of that process; -1 before it was intended.
@@ -103,14 +106,30 @@ func (t *Tenancy) Restored(cp engine.Checkpoint) {
 	}
 }
 
+// Stage takes the display driver that a manifest has written into the slot's layer out
+// of its package, and sees that it fits the image; nil for none.
+func (t *Tenancy) Stage(ctx context.Context, ws *engine.Workspace, image string, p *bench.StagedDriver) (err error) {
+	if p == nil {
+		return nil
+	}
+	t.Driver, err = display.Read(ctx, ws.Manifest, image, *p)
+	return err
+}
+
 // Mount mounts the tenancy's overlay over an image in the calling thread's mount
 // namespace. What must be copied up of a checkpoint is.
 func (t *Tenancy) Mount(image string) error {
 	lower := slices.Clone(t.Layers)
 	slices.Reverse(lower) // overlay wants the topmost first
 	err := overlay.Mount(overlay.Options{Lower: append(lower, image), Upper: t.Upper(), Work: t.Work(), Target: t.Merged(), NFSExport: true, Volatile: t.Volatile})
-	if err != nil || t.From == nil {
+	if err != nil {
 		return err
+	}
+	if t.From == nil {
+		if t.Driver == nil {
+			return nil
+		}
+		return t.Driver.Put(t.Merged())
 	}
 	paths := make([]string, len(t.From.Handle.CopyUp))
 	for i, text := range t.From.Handle.CopyUp {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drumsbench/drumsbench/arms/display"
 	"github.com/drumsbench/drumsbench/arms/hostexec"
 	"github.com/drumsbench/drumsbench/arms/hostprobe"
 	"github.com/drumsbench/drumsbench/arms/image"
@@ -389,6 +390,9 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		}
 	}
 	description := arm.Describe()
+	if d := b.loaded.Manifest.Image.Driver; d != nil {
+		description.Differences = append(description.Differences, display.Difference(*d))
+	}
 	header := record.Header{
 		Run: filepath.Base(filepath.Dir(b.dir)) + "/" + filepath.Base(b.dir), Arm: b.kind, Engine: version,
 		Settings: description.Settings, Tags: b.loaded.Tags, Differences: description.Differences,

@@ -30,7 +30,7 @@ func full() bench.Manifest {
 	command := bench.Command{Exec: []string{"/bin/a", "b"}, Timeout: "1s", Exit: 3}
 	return bench.Manifest{
 		ApiVersion: "bench/v1alpha1", Name: "full", Network: "none",
-		Image: bench.Image{File: "a.qcow2", Sha256: zeros, Partition: 1},
+		Image: bench.Image{File: "a.qcow2", Sha256: zeros, Partition: 1, Driver: &bench.StagedDriver{Package: bench.PinnedFile{File: "d", Sha256: zeros}, Path: "/p", Server: "/s"}},
 		Guest: bench.Guest{
 			User: "u", Home: "/home/u", Display: &bench.Display{Width: 1, Height: 1, Depth: 24},
 			Services: []bench.Service{{Name: "s", Exec: []string{"/bin/s"}, Env: map[string]string{"K": "v"}, Ready: "/run/s"}},

@@ -589,6 +589,28 @@ type Image struct {
 
 	// Partition that holds the root file system, counted from 1; 0 where the disk is one file system.
 	Partition int64 `json:"partition"`
+
+	// A display driver for an image whose Xorg has none that works without a card. It is written into each slot's own layer, never into the image.
+	Driver *StagedDriver `json:"driver,omitempty"`
+}
+
+// StagedDriver is one file of a Debian package. It is refused unless its ABI fits the image's own Xorg.
+type StagedDriver struct {
+	// The package, beside the manifest.
+	Package PinnedFile `json:"package"`
+
+	// The file in it, which has the same path in the slot.
+	Path string `json:"path"`
+
+	// The image's Xorg: the program, not the script that starts it.
+	Server string `json:"server"`
+}
+
+// PinnedFile is a file beside the manifest, pinned by its digest.
+type PinnedFile struct {
+	File string `json:"file"`
+
+	Sha256 SHA256 `json:"sha256"`
 }
 
 // NetworkProbe says which layer carries a network namespace through checkpoint
@@ -713,6 +735,9 @@ type ProvisionParams struct {
 	Policy CheckpointPolicy `json:"policy"`
 
 	Exclude []string `json:"exclude"`
+
+	// What is written into the slot's layer before its first process starts.
+	Driver *StagedDriver `json:"driver,omitempty"`
 }
 
 // Guest describes what runs in a slot.
@@ -1164,13 +1189,6 @@ type Checker struct {
 
 	// What the checker replaces or leaves out.
 	Substitutes []Substitute `json:"substitutes,omitempty"`
-}
-
-// PinnedFile is a file beside the manifest, pinned by its digest.
-type PinnedFile struct {
-	File string `json:"file"`
-
-	Sha256 SHA256 `json:"sha256"`
 }
 
 type State struct {
