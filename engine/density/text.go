@@ -37,32 +37,10 @@ func size(bytes *float64) string {
 	return strconv.FormatFloat(*bytes/mib, 'f', 2, 64)
 }
 
-// Rows are all numbers of a density, in the order in which they are shown.
+// Rows are all numbers of a density, in the order in which they are shown: what is said of all slots, then of each level.
 func Rows(d bench.Density) (rows []Row) {
 	rows = append(rows, Row{Name: "memory-slope", Title: "host memory of one more slot", Unit: "MiB", Value: size(d.Slope.Value), Low: size(d.Slope.Low), High: size(d.Slope.High),
 		N: strconv.Itoa(len(d.Slope.Trials)), Of: fmt.Sprintf("trials of %d levels", d.Slope.Levels), Note: d.Slope.Reason})
-	for _, l := range d.Levels {
-		passed, of := 0, len(l.Runs)
-		for _, r := range l.Runs {
-			if r.Above != "" {
-				passed++
-			}
-		}
-		n, what := strconv.Itoa(passed), fmt.Sprintf("runs passed, of %d", of)
-		title := fmt.Sprintf(" of a slot, %d at once", l.Slots)
-		suffix := fmt.Sprintf("-%d", l.Slots)
-		for _, m := range []struct {
-			name, title string
-			v           *float64
-		}{{"private-dirty", "private dirty memory", l.PrivateDirty}, {"pss", "proportional memory", l.Pss}, {"harness", "private dirty memory of what keeps it, beside it", l.Harness}} {
-			rows = append(rows, Row{Name: m.name + suffix, Title: m.title + title, Unit: "MiB", Value: size(m.v), N: n, Of: what, Note: none(m.v, "no run passed")})
-		}
-		cpu := ""
-		if l.Cpu != nil {
-			cpu = strconv.FormatFloat(*l.Cpu/1e9, 'f', 3, 64)
-		}
-		rows = append(rows, Row{Name: "cpu" + suffix, Title: "processor time" + title + ", until it was at rest", Unit: "s", Value: cpu, N: n, Of: what, Note: none(l.Cpu, "not known in every run")})
-	}
 	stable := Row{Name: "stable-n", Title: "largest number of slots that passed every gate in two windows", Unit: "slots", Note: d.Stable.Above}
 	if d.Stable.N != nil {
 		stable.Value = strconv.FormatInt(*d.Stable.N, 10)
@@ -73,9 +51,8 @@ func Rows(d bench.Density) (rows []Row) {
 		}
 	}
 	rows = append(rows, stable)
-	rows = append(rows, storageRows(d.Storage)...)
 	rate := Row{Name: "valid-per-hour", Title: "valid rollouts an hour of the host", Unit: "1/h", Value: string(d.PerHour.Value), Low: string(d.PerHour.Low), High: string(d.PerHour.High),
-		N: strconv.FormatInt(d.PerHour.Windows, 10), Of: "windows; low and high are the slowest and the fastest", Note: d.PerHour.Reason}
+		N: strconv.FormatInt(d.PerHour.Windows, 10), Of: "windows, low to high", Note: d.PerHour.Reason}
 	if d.PerHour.Short {
 		rate.Note = "SHORT: " + shortest(d) + ", below the 10 minutes of a sustained window"
 	}
@@ -91,7 +68,7 @@ func Rows(d bench.Density) (rows []Row) {
 		if d.PerHour.Short {
 			note = "SHORT; " + note
 		}
-		rows = append(rows, Row{Name: "usd-per-valid-" + c.Price, Title: "cost of a valid rollout, price " + c.Price, Unit: "USD", Value: string(c.Usd),
+		rows = append(rows, Row{Name: "usd-per-valid-" + c.Price, Title: "cost of a valid rollout, " + priceTitles[c.Price], Unit: "USD", Value: string(c.Usd),
 			N: strconv.FormatInt(c.Valid, 10), Of: "valid rollouts", Note: note})
 	}
 	i := d.Isolation
@@ -106,8 +83,35 @@ func Rows(d bench.Density) (rows []Row) {
 	if i.Reason != "" {
 		row.Note += ": " + i.Reason
 	}
-	return append(rows, row)
+	rows = append(rows, row)
+	rows = append(rows, storageRows(d.Storage)...)
+	for _, l := range d.Levels {
+		passed, of := 0, len(l.Runs)
+		for _, r := range l.Runs {
+			if r.Above != "" {
+				passed++
+			}
+		}
+		n, what := strconv.Itoa(passed), fmt.Sprintf("runs passed, of %d", of)
+		title := fmt.Sprintf(", %d at once", l.Slots)
+		suffix := fmt.Sprintf("-%d", l.Slots)
+		for _, m := range []struct {
+			name, title string
+			v           *float64
+		}{{"private-dirty", "private dirty memory of a slot", l.PrivateDirty}, {"pss", "proportional memory of a slot", l.Pss}, {"harness", "private dirty memory of the harness beside a slot", l.Harness}} {
+			rows = append(rows, Row{Name: m.name + suffix, Title: m.title + title, Unit: "MiB", Value: size(m.v), N: n, Of: what, Note: none(m.v, "no run passed")})
+		}
+		cpu := ""
+		if l.Cpu != nil {
+			cpu = strconv.FormatFloat(*l.Cpu/1e9, 'f', 3, 64)
+		}
+		rows = append(rows, Row{Name: "cpu" + suffix, Title: "processor time of a slot" + title + ", until it was at rest", Unit: "s", Value: cpu, N: n, Of: what, Note: none(l.Cpu, "not known in every run")})
+	}
+	return rows
 }
+
+// priceTitles are the prices as people call them.
+var priceTitles = map[string]string{"owned": "host of one's own with its power", "onDemand": "cloud, on demand", "second": "cloud in a second currency"}
 
 func none(v *float64, reason string) string {
 	if v == nil {

@@ -492,9 +492,9 @@ func TestPointer(t *testing.T) {
 	}
 	for answer, want := range map[string]error{
 		jsonReply(500, `{"error": "the guest has no display"}`): ErrNoScreen,
-		jsonReply(200, `[12]`):                                  ErrProtocol,
-		jsonReply(200, `{"x": 1}`):                              ErrProtocol,
-		jsonReply(404, `{"error": "no such request"}`):          ErrProtocol,
+		jsonReply(200, `[12]`):                         ErrProtocol,
+		jsonReply(200, `{"x": 1}`):                     ErrProtocol,
+		jsonReply(404, `{"error": "no such request"}`): ErrProtocol,
 	} {
 		if _, _, err := serve(t, Limits{}, say(answer)).Pointer(t.Context()); !errors.Is(err, want) {
 			t.Errorf("%s: %v", answer, err)

@@ -51,7 +51,7 @@ func askedSection(runs []*Run) (*Section, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := Table{Name: "asked", Caption: "What each metric takes, and how many records have it", Head: heads("Metric", "Unit", "What it takes", "Measured")}
+	t := Table{Name: "asked", Short: "what each takes", Caption: "What each metric takes, and how many records have it", Head: heads("Metric", "Unit", "What it takes", "Measured")}
 	for _, a := range asked {
 		n, of := 0, "record"
 		switch {
@@ -120,20 +120,23 @@ func samenessSection(runs []*Run) (*Section, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := Table{Name: "sameness", Caption: fmt.Sprintf("What is asked of the %d facts of two sides, by what they differ in", len(s.Facts)), Head: heads("Comparison", "Of", "Known and equal", "May differ, and is declared beside the result", "As the engine compiles it")}
+	head := []string{"Fact"}
+	var kinds []string
 	for _, k := range comparisonKinds {
-		by := map[bench.SamenessRule][]string{}
-		for _, f := range s.Facts {
-			by[k.rule(f.Rules)] = append(by[k.rule(f.Rules)], f.Title)
-		}
-		row := []Cell{text(k.kind), text(k.what)}
-		for _, rule := range []bench.SamenessRule{"equal", "declared", "compiled"} {
-			row = append(row, text(strings.Join(by[rule], ", ")))
+		head = append(head, k.kind)
+		kinds = append(kinds, k.kind+": "+k.what)
+	}
+	t := Table{Name: "sameness", Short: "facts", Caption: "What is asked of each fact of two sides, by what they differ in", Head: heads(head...)}
+	for _, f := range s.Facts {
+		row := []Cell{text(f.Title)}
+		for _, k := range comparisonKinds {
+			row = append(row, text(string(k.rule(f.Rules))))
 		}
 		t.Rows = append(t.Rows, row)
 	}
 	return &Section{ID: "sameness", Title: "What has to be equal", Tables: []Table{t},
-		Text: []string{"Arms are given the same image, task, checker and limits, the limits read back from the kernel or the hypervisor, and each starts from its checkpoint. A fact that is unknown on a side refuses the comparison, whatever the rule; what cannot be equal is declared, and travels with every number."}}, nil
+		Text:  []string{"Arms are given the same image, task, checker and limits, the limits read back from the kernel or the hypervisor, and each starts from its checkpoint. A fact that is unknown on a side refuses the comparison, whatever the rule; what cannot be equal is declared, and travels with every number."},
+		Notes: []string{"equal: known and the same on both sides; declared: known, and what differs is printed beside the result; compiled: on each side what the engine compiles from that side's manifest", strings.Join(kinds, "; ")}}, nil
 }
 
 // armKinds say what the mechanisms are.

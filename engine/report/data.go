@@ -199,7 +199,7 @@ func asMarkdown(x index) string {
 		}
 		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}
-	b.WriteString("# Benchmarks\n\n")
+	b.WriteString("# Benchmarks\n\n" + mark(x.Exists) + "\n\n")
 	for _, s := range x.States {
 		fmt.Fprintf(&b, "- **%s** %d: %s\n", s.State, s.Count, s.Meaning)
 	}

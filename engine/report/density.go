@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -36,9 +37,9 @@ func densitySection(runs []*Run) (*Section, error) {
 	s := &Section{ID: "density", Title: "Many slots at once", Text: []string{"What one more slot takes of the host, how many hold, and what they give."}, Notes: []string{all.Method}}
 	failures := Table{Name: "density-failures", Caption: "Runs that did not pass, rollouts that were not valid, and what slots saw of each other", Head: heads("of", "what")}
 	for i, d := range all.Densities {
-		t := Table{Name: fmt.Sprintf("density-%d", i), Caption: fmt.Sprintf("%s, workload %.12s", density.Title(d), d.Workload), Head: heads("metric", "value#", "low#", "high#", "unit", "n#", "of", "note")}
+		t := Table{Name: fmt.Sprintf("density-%d", i), Short: density.Title(d), Caption: fmt.Sprintf("%s, workload %.12s", density.Title(d), d.Workload), Head: heads("metric", "value#", "low#", "high#", "unit", "n#", "of", "note")}
 		for _, r := range density.Rows(d) {
-			t.Rows = append(t.Rows, []Cell{text(r.Name), text(r.Value), text(r.Low), text(r.High), text(r.Unit), text(r.N), text(r.Of), text(r.Note)})
+			t.Rows = append(t.Rows, []Cell{{Text: r.Title, Raw: r.Name}, text(cmp.Or(r.Value, "–")), text(r.Low), text(r.High), text(r.Unit), text(r.N), text(r.Of), text(r.Note)})
 		}
 		s.Tables = append(s.Tables, t)
 		for _, l := range density.Failures(d) {
@@ -141,7 +142,11 @@ func hostSection(r *Run) (*Section, error) {
 		if err != nil {
 			return text("unknown")
 		}
-		return Cell{Text: fmt.Sprintf("%.2f", n/unit), Raw: string(v)}
+		places := 2
+		if unit == 1 {
+			places = 0 // it is whole
+		}
+		return Cell{Text: strconv.FormatFloat(n/unit, 'f', places, 64), Raw: string(v)}
 	}
 	for _, when := range []struct{ name, text string }{{density.ProbeBefore, "before"}, {density.ProbeAfter, "after"}} {
 		h, err := density.Probe(r.Record, when.name)

@@ -32,7 +32,7 @@ func TestDensitySections(t *testing.T) {
 	if err != nil || s == nil {
 		t.Fatal(s, err)
 	}
-	if got := cells(s.Tables[0].Rows[0]); !strings.HasPrefix(got, "memory-slope | 21.50 | ") || !strings.Contains(got, " | MiB | 4 | ") {
+	if got := cells(s.Tables[0].Rows[0]); !strings.HasPrefix(got, "host memory of one more slot | 21.50 | ") || !strings.Contains(got, " | MiB | 4 | ") {
 		t.Error(got)
 	}
 	if len(s.Figures) != 1 || !strings.Contains(s.Figures[0].Caption, "21.50 MiB") || strings.Count(string(s.Figures[0].SVG), "<path") < 3 {

@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/drumsbench/drumsbench/engine/density"
+	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 // needsSection is what a run needed of the host, and what it stored there.
@@ -25,7 +26,7 @@ func needsSection(r *Run) (*Section, error) {
 
 // armsNeedSection sets the arms side by side: of each the newest run that says.
 func armsNeedSection(runs []*Run) (*Section, error) {
-	t := Table{Name: "footprints", Caption: "What each arm needs of a host, by its newest run that says",
+	t := Table{Name: "footprints", Caption: "What each arm needs of a host, by its newest run that says; disk by all runs that passed",
 		Head: heads("arm", "programs#", "MiB of programs#", "packages with dependencies#", "MiB installed#", "image MiB#", "checkpoint MiB#", "own layer of a slot MiB#", "privileges", "run")}
 	row := map[string]int{}
 	mebibytes := func(n float64) Cell {
@@ -38,6 +39,12 @@ func armsNeedSection(runs []*Run) (*Section, error) {
 		}
 		return mebibytes(n)
 	}
+	records := map[string][]bench.Record{}
+	for _, r := range runs {
+		if r.Sound() {
+			records[r.Record.Arm] = append(records[r.Record.Arm], r.Record)
+		}
+	}
 	for _, r := range runs {
 		f, err := density.FootprintOf(r.Record)
 		if err != nil {
@@ -48,7 +55,7 @@ func armsNeedSection(runs []*Run) (*Section, error) {
 		}
 		cells := []Cell{text(r.Record.Arm), whole(len(f.Programs)), mebibytes(float64(density.ProgramBytes(*f))), whole(len(f.Packages)), of(string(f.Installed)),
 			text("unknown"), text("unknown"), text("unknown"), text(density.Privileges(*f)), text(r.Record.Run)}
-		if s := density.StorageOf(r.Record); s != nil {
+		if s := density.StorageOf(records[r.Record.Arm]...); s != nil {
 			cells[5], cells[6] = of(string(s.Image)), of(string(s.Checkpoint))
 			if s.Slot != nil {
 				cells[7] = mebibytes(*s.Slot)

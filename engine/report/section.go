@@ -26,10 +26,12 @@ type Section struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Table of a section. The first cell of a row is its head.
+// Table of a section. The first cell of a row is its head. One that is long scrolls within itself.
 type Table struct {
-	// Name tells it from the others of the page; Caption is what is read above it.
+	// Name tells it from the others of the page; Caption is what is read above it, and
+	// Short what its filter is labelled with, Name where empty.
 	Name    string   `json:"name"`
+	Short   string   `json:"-"`
 	Caption string   `json:"caption"`
 	Head    []Head   `json:"head"`
 	Rows    [][]Cell `json:"rows"`
@@ -64,7 +66,7 @@ type Figure struct {
 var runSections = []func(*Run) (*Section, error){interruptedSection, branchesSection, resetsSection, toolsSection, needsSection, hostSection}
 
 // siteSections are those of the benchmark page; runs are in the order of their start.
-var siteSections = []func([]*Run) (*Section, error){attemptsSection, densitySection, armsNeedSection, askedSection, samenessSection}
+var siteSections = []func([]*Run) (*Section, error){attemptsSection, densitySection, armsNeedSection, samenessSection, askedSection}
 
 // gather has each function look at v.
 func gather[T any](v T, functions []func(T) (*Section, error)) (list []Section, err error) {
@@ -144,7 +146,7 @@ func tables(run string, list []Section) (rows [][]string) {
 		for _, t := range s.Tables {
 			for i, r := range t.Rows {
 				for k := 1; k < len(r) && k < len(t.Head); k++ {
-					rows = append(rows, []string{run, s.ID, t.Name, fmt.Sprint(i), r[0].Text, t.Head[k].Text, r[k].Text, r[k].value()})
+					rows = append(rows, []string{run, s.ID, t.Name, fmt.Sprint(i), r[0].value(), t.Head[k].Text, r[k].Text, r[k].value()})
 				}
 			}
 		}

@@ -82,6 +82,9 @@ type stateCount struct {
 	Meaning string
 }
 
+// ranStates are those that a run can have: what is planned was not run.
+var ranStates = slices.DeleteFunc(slices.Clone(States), func(s State) bool { return s == Planned })
+
 // armRow is an arm with a reset on the index.
 type armRow struct {
 	Arm, What, Reset, Role, Manifests, Differences string
@@ -101,6 +104,7 @@ type index struct {
 	Page        page
 	Exists      string
 	States      []stateCount
+	Ran         []State
 	Arms        []armRow
 	Kinds       []kindRow
 	Runs        []*view
@@ -129,7 +133,7 @@ func Write(dir string, in Input) error {
 	slices.SortStableFunc(runs, func(a, b *Run) int {
 		return strings.Compare(string(a.Record.Started)+a.Record.Run, string(b.Record.Started)+b.Record.Run)
 	})
-	idx := index{Page: in.page("Benchmarks", ""), None: in.None, Uncompared: in.Uncompared, Method: statistics}
+	idx := index{Page: in.page("Benchmarks", ""), None: in.None, Uncompared: in.Uncompared, Method: statistics, Ran: ranStates}
 	slugs := map[string]bool{}
 	for _, r := range runs {
 		slug := unique(slugs, slugOf(r.Record))
@@ -234,9 +238,9 @@ func (x *index) count() {
 	}
 	for _, k := range order {
 		row := armRow{Arm: k.arm, What: cmp.Or(armKinds[k.arm], "–"), Reset: k.reset, Records: len(by[k]),
-			Role: map[string]string{"restore": "measured: back from a checkpoint", "cold": "control: made anew"}[k.reset]}
+			Role: map[string]string{"restore": "measured", "cold": "control"}[k.reset]}
 		var manifests, differences []string
-		for _, s := range States {
+		for _, s := range ranStates {
 			n := 0
 			for _, v := range by[k] {
 				if v.State == s {
