@@ -46,6 +46,10 @@ type Executor struct {
 	Facts []bench.Fact
 	// Resume says what another executor finished of the plan; nil for a run from its beginning.
 	Resume *Resume
+	// Paused says how the engine itself did not run for a while, once it did not: it was
+	// stopped by a signal, or the host slept. Empty if it always ran; nil where nobody
+	// looks. What ran meanwhile was not measured, and is invalid: the run is blocked.
+	Paused func() string
 	// UndoDeadline is how long each function of the undo stack may take; 0 is 1 minute.
 	UndoDeadline time.Duration
 }
@@ -144,6 +148,8 @@ func (e *Executor) Run(ctx context.Context) (Result, error) {
 			r.stop(Fail, r.broken.Error())
 		case r.cancelled():
 			r.stop(NotRun, "interrupted")
+		case r.Paused() != "":
+			r.stop(VerdictUnknown, r.Paused())
 		}
 		r.expire()
 		r.startReady(ctx)
@@ -181,6 +187,9 @@ func (e *Executor) newRun(ctx context.Context, bound []stepFunc) *run {
 	}
 	if c.Progress == nil {
 		c.Progress = noProgress{}
+	}
+	if c.Paused == nil {
+		c.Paused = func() string { return "" }
 	}
 	n := len(c.Plan.nodes)
 	r := &run{
@@ -341,6 +350,13 @@ func (r *run) judge(x *Exec, receipt *bench.Receipt) bench.Verdict {
 			err = &Error{Op: "finish step", Err: fmt.Errorf("it returned no %s and no error", missing)}
 		}
 	}
+	paused := ""
+	if !s.Release && !r.cancelled() {
+		paused = r.Paused()
+	}
+	if err == nil && paused != "" {
+		err = &Error{Op: "run step", Err: errors.New(paused)}
+	}
 	if err == nil {
 		return v
 	}
@@ -356,6 +372,10 @@ func (r *run) judge(x *Exec, receipt *bench.Receipt) bench.Verdict {
 	v = Judgement{Findings: receipt.Findings}.Verdict()
 	receipt.Error = Failure(err)
 	switch {
+	case paused != "": // a deadline that it slept through says nothing of the step
+		receipt.Error.Cause = CauseInterrupted
+		receipt.Findings = append(receipt.Findings, bench.Finding{Verdict: VerdictUnknown, Subject: s.Id, Text: paused})
+		return Worst(v, VerdictUnknown)
 	case errors.Is(err, ErrRefused):
 		return Worst(v, Fail)
 	case errors.Is(err, ErrUnknown):
@@ -528,6 +548,9 @@ func (r *run) unwind(ctx context.Context) {
 
 // end decides the run and writes the last receipt.
 func (r *run) end() (Result, error) {
+	if text := r.Paused(); text != "" && !r.cancelled() {
+		r.stop(VerdictUnknown, text) // also where it was seen after the last step
+	}
 	outcomes := make([]Outcome, len(r.outcomes))
 	for i, o := range r.outcomes {
 		outcomes[i] = Outcome{Verdict: o.Verdict, Optional: r.plan.Steps[i].Optional}

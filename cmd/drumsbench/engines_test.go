@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/drumsbench/drumsbench/arms/crashtest"
+	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 )
 
@@ -58,14 +59,26 @@ func TestSecondEngineIsRefused(t *testing.T) {
 	if after := content(t, dir, filepath.Join(h.State, "work")); after != before {
 		t.Errorf("something was changed:\n%s\n%s", before, after)
 	}
-	// It goes on, and to its end.
+	// It goes on, and to its end; what it measured while it was stopped is no number.
 	if err := first.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	if err := first.Wait(); err != nil {
+	if err := first.Wait(); first.ProcessState.ExitCode() != codeBlocked {
 		t.Error(err)
 	}
 	sound(t, dir)
+	r, err := readRecord(dir)
+	if err != nil || r.Verdict != engine.RunBlocked || !strings.Contains(r.Reason, "SIGCONT") {
+		t.Errorf("a run whose engine was stopped: %s: %s: %v", r.Verdict, r.Reason, err)
+	}
+	for _, o := range r.Rollouts {
+		if o.Class == record.Success {
+			t.Errorf("rollout %d counts", o.Index)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(h.State, "work", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
 }
 
 // Of engines that start at once, one runs.

@@ -463,8 +463,10 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 	if seams.progress != nil {
 		progress = seams.progress(ws, progress)
 	}
+	paused, unwatch := watchPauses()
+	defer unwatch()
 	executor := engine.Executor{
-		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws,
+		Plan: plan, Bindings: steps.Bindings(), Arm: arm, Workspace: ws, Paused: paused,
 		Sink: events, Progress: progress, Digests: digests, Facts: how, Resume: resume,
 		Parallel: max(2, runtime.NumCPU(), int(b.slots())), Until: b.until,
 		Keep: func(v bench.RunVerdict) bool { return b.keep && v != engine.RunPassed && ctx.Err() == nil },
