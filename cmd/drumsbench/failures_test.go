@@ -171,7 +171,7 @@ func TestBadSlots(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text strings.Builder
-	cmd := exec.Command(program, "run", "-t", "rollouts=30", "--arm", "drums", "--out", out, manifest)
+	cmd := exec.Command(program, "run", "-t", "rollouts=12", "--arm", "drums", "--out", out, manifest)
 	cmd.Env = append(os.Environ(), "DRUMSBENCH_STATE="+state)
 	cmd.Stdout, cmd.Stderr = &text, &text
 	cmd.WaitDelay = time.Second
