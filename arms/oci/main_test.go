@@ -24,7 +24,7 @@ func stateDir() string {
 func manifest(t testing.TB, tags ...string) bench.Manifest {
 	t.Helper()
 	m := treetest.Manifest(t, stateDir(), tags...)
-	m.Arms = bench.Arms{Oci: &bench.OCISettings{Locks: "repair", Attach: "raw", Namespace: "holder", Cgroups: "cgroupfs"}}
+	m.Arms = bench.Arms{Oci: &bench.OCISettings{Locks: "repair", Sharing: "kept", Attach: "raw", Namespace: "holder", Cgroups: "cgroupfs"}}
 	return m
 }
 
