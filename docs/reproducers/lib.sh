@@ -46,13 +46,26 @@ start() {
 
 # dump and restore the tree of $dumped; what follows is more options. The tree comes back stopped, with its own pids.
 dump() {
-	timeout 60 "$criu" --no-default-config dump -t "$dumped" -D "$work/images" -W "$work" -o dump.log -v4 --network-lock skip --manage-cgroups=ignore "$@" ||
+	timeout -k 5 60 "$criu" --no-default-config dump -t "$dumped" -D "$work/images" -W "$work" -o dump.log -v4 --network-lock skip --manage-cgroups=ignore "$@" ||
 		cannot "the dump failed: $(grep Error "$work/dump.log" | tail -3)"
 	wait "$dumped" 2>/dev/null # its pid must be free
 	was=$dumped dumped=
 }
 restore() {
-	timeout 60 "$criu" --no-default-config restore -D "$work/images" -W "$work" -o restore.log -v4 -d --leave-stopped --manage-cgroups=ignore "$@" ||
+	timeout -k 5 60 "$criu" --no-default-config restore -D "$work/images" -W "$work" -o restore.log -v4 -d --leave-stopped --manage-cgroups=ignore "$@" ||
 		cannot "the restore failed: $(grep Error "$work/restore.log" | tail -3)"
 	restored=$was
+}
+
+# serve_lazily starts a server of lazy pages that fills what is touched; a restore with --lazy-pages may follow.
+serve_lazily() {
+	python3 "$(dirname "${BASH_SOURCE[0]}")/lazy.py" "$work/images" "$work" </dev/null >"$work/server.log" 2>&1 10>&- 11>&- 255>&- &
+	server=$!
+	trap 'kill -9 $server 2>/dev/null; clean' EXIT
+	local i
+	for ((i = 0; i < 200; i++)); do
+		[[ -e $work/listening ]] && return
+		sleep 0.05
+	done
+	cannot "the server of lazy pages does not listen: $(<"$work/server.log")"
 }
