@@ -29,7 +29,7 @@ func (w *watch) roundTrip(ctx context.Context, x *engine.Exec, c *guest.Client, 
 			err = errors.Join(err, kept)
 		}
 		return &engine.Error{Op: "have the screen answer an input", Err: fmt.Errorf("%s: %w", what, err),
-			Hint: "look at screen.png and screen-input.png: a frozen screen, or a window without the focus; what moves by itself is named in screen.moving"}
+			Hint: "look at screen.png and screen-input.png: a frozen screen, a window without the focus, or a pointer that is hidden while somebody types and has to be moved; what moves by itself is named in screen.moving"}
 	}
 	if err := send(ctx, x, c, "input", in.Act); err != nil {
 		return failed("input", err)
@@ -37,7 +37,7 @@ func (w *watch) roundTrip(ctx context.Context, x *engine.Exec, c *guest.Client, 
 	var a screen.Answer
 	err := w.until(ctx, c, func(now image.Image) (ok bool, text string, err error) {
 		a, ok, err = screen.Answered(before, now, *in, moving)
-		return ok, fmt.Sprintf("%.4f of the region changed (want %.4f), %.4f of all else (want at most %.4f)", a.Region, in.Least, a.Elsewhere, in.Elsewhere), err
+		return ok, fmt.Sprintf("%.6f of the region changed (want %.6f), %.6f of all else (want at most %.6f)", a.Region, in.Least, a.Elsewhere, in.Elsewhere), err
 	})
 	if err != nil {
 		return failed("the screen did not change as predicted", err)
@@ -50,7 +50,7 @@ func (w *watch) roundTrip(ctx context.Context, x *engine.Exec, c *guest.Client, 
 	}
 	err = w.until(ctx, c, func(now image.Image) (bool, string, error) {
 		part, err := screen.Differ(before, now, moving)
-		return part == 0, fmt.Sprintf("%.4f of it differs", part), err
+		return part == 0, fmt.Sprintf("%.6f of it differs", part), err
 	})
 	if err != nil {
 		return failed("the screen is not as it was before the input", err)
