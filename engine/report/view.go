@@ -618,7 +618,7 @@ func (v *view) plots(metrics []Metric) (err error) {
 		switch {
 		case slices.ContainsFunc(clockList, func(c clock) bool { return c.name == m.Name }):
 			clocks = append(clocks, of(m))
-		case m.Unit == "bytes":
+		case m.Unit == "bytes" && m.Name != "stored": // that is disk
 			memory = append(memory, of(m))
 		}
 	}
