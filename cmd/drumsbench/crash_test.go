@@ -28,7 +28,7 @@ import (
 var (
 	crashAll  = flag.Bool("crash", false, "try every crash window, not a sample")
 	crashSeed = flag.Uint64("crash-seed", 0, "seed of the crash windows (default: another one each time)")
-	crashOnly = flag.String("crash-only", "", "try the windows whose name, ARM/WINDOW, this regular expression matches")
+	crashOnly = flag.String("crash-only", "", "ARM/EXPRESSION: try the windows of that arm whose names the regular expression matches")
 )
 
 // crasher is drumsbench, but for the window in which it kills itself.
@@ -150,29 +150,33 @@ func crashInside(t *testing.T, folder string) {
 		ctx, cancel = context.WithDeadline(ctx, deadline)
 		defer cancel()
 	}
-	var only *regexp.Regexp
-	if *crashOnly != "" {
-		var err error
-		if only, err = regexp.Compile(*crashOnly); err != nil {
-			t.Fatal(err)
-		}
+	onlyArm, expression, one := strings.Cut(*crashOnly, "/")
+	if *crashOnly != "" && !one {
+		t.Fatalf("-crash-only %q is not ARM/EXPRESSION", *crashOnly)
+	}
+	only, err := regexp.Compile(expression)
+	if err != nil {
+		t.Fatal(err)
 	}
 	kept := crashRecord{Started: time.Now().UTC(), Seed: seed(), All: *crashAll, Tried: map[string]map[string]int{}}
 	fmt.Printf("crash windows: seed %d\n", kept.Seed)
 	for _, arm := range crashArms {
 		h := arm.harness(t, folder)
+		if one && h.Arm != onlyArm {
+			continue
+		}
 		if err := h.Begin(ctx); err != nil {
 			t.Fatal(err)
 		}
 		windows := h.Windows(kept.Seed, arm.random)
-		if only != nil {
-			windows = slices.DeleteFunc(windows, func(w crashtest.Window) bool { return !only.MatchString(h.Arm + "/" + w.String()) })
+		if one {
+			windows = slices.DeleteFunc(windows, func(w crashtest.Window) bool { return !only.MatchString(w.String()) })
 		} else if !*crashAll {
 			windows = crashtest.Sample(windows, arm.sample, kept.Seed)
 		}
 		fmt.Printf("crash windows: %s: %d of %d\n", h.Arm, len(windows), len(h.Windows(kept.Seed, arm.random)))
 		kept.Tried[h.Arm] = map[string]int{}
-		if only == nil {
+		if !one {
 			t.Run(h.Arm+"/unswept", func(t *testing.T) { unswept(ctx, t, h) })
 		}
 		for _, w := range windows {
