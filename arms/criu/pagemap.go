@@ -53,8 +53,8 @@ type Memory struct {
 	First []Range
 }
 
-// stackReach is how far around a stack pointer, in bytes, a lock's repair may write (arms/locks).
-const stackReach = 8 << 10
+// stackReach is how far below a stack pointer, in bytes, a lock's repair may write: past the red zone of 128 (arms/locks).
+const stackReach = 512
 
 // Memory of each living task, in the order of the tree: parents before their children.
 func (im Images) Memory() ([]Memory, error) {
@@ -78,8 +78,8 @@ func (im Images) Memory() ([]Memory, error) {
 					return nil, err
 				}
 			}
-			if at := stackPointer(core) &^ (PageSize - 1); at > stackReach {
-				m.First = append(m.First, Range{at - stackReach, at + PageSize})
+			if at := stackPointer(core); at > stackReach {
+				m.First = append(m.First, Range{(at - stackReach) &^ (PageSize - 1), at&^(PageSize-1) + PageSize})
 			}
 		}
 		all = append(all, m)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,10 +25,28 @@ const (
 	withContent = regionPages * 3 / 4
 )
 
+// text is what a program writes, read at any time.
+type text struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (x *text) Write(b []byte) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.b.Write(b)
+}
+
+func (x *text) String() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.b.String()
+}
+
 // strained is the program with its memory served by a slot of the test's own.
 type strained struct {
 	cmd    *exec.Cmd
-	said   bytes.Buffer
+	said   text
 	sock   *os.File
 	fd     int
 	starts []uint64

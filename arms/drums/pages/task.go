@@ -103,14 +103,27 @@ func (t *task) wake(r criu.Range) error {
 // end of the address space: nothing of it is missing any more.
 func (t *task) end() { t.gone, t.missing, t.again = true, nil, nil }
 
+// empty says whether a page is all zeros.
+func empty(page []byte) bool {
+	for _, b := range page {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // serve brings the page of a fault, with those around it where wide says so.
 func (s *slot) serve(t *task, at uint64) error {
 	page := criu.Range{Start: at, End: at + criu.PageSize}
 	touched := t.missing.within(page)
-	if len(touched) == 0 { // nothing was ever there, or the guest has thrown it away: zeros
+	// Zeros, where nothing was ever there, the guest has thrown it away, or the image says so: a page of the kernel's
+	// that takes no memory until somebody writes it.
+	if len(touched) == 0 || empty(touched[0].content()) {
 		err := t.fd.zero(page)
 		switch {
 		case err == nil:
+			t.missing.cut(page)
 			s.stats.Zeros++
 			return nil
 		case errors.Is(err, unix.EAGAIN):
@@ -119,13 +132,17 @@ func (s *slot) serve(t *task, at uint64) error {
 		case errors.Is(err, unix.ESRCH):
 			t.end()
 			return nil
-		case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOENT):
+		case errors.Is(err, unix.EEXIST):
+			t.missing.cut(page)
+			return t.wake(page)
+		case errors.Is(err, unix.ENOENT):
 			return t.wake(page)
 		}
 		return fmt.Errorf("fill a page of zeros at %#x: %w", at, err)
 	}
-	// The set is recorded page by page: what lies around was not touched.
-	if !s.records(time.Now()) {
+	// Until the slot is ready, page by page: the set has most of what it needs, and what lies around a page that is
+	// touched may be needed by nobody.
+	if now := time.Now(); !s.until.IsZero() && !s.records(now) {
 		start := at &^ (around*criu.PageSize - 1)
 		for _, p := range t.missing.within(criu.Range{Start: start, End: start + around*criu.PageSize}) {
 			if p.Start <= at && at < p.End {
