@@ -180,3 +180,29 @@ func TestKeepSharingTakesTheMarkAway(t *testing.T) {
 		t.Error("a damaged image was corrected")
 	}
 }
+
+// Reservations are marked once, and the tree comes back with them: a Go program has some.
+func TestUnreserve(t *testing.T) {
+	s := startSlot(t)
+	o, err := s.dump(DumpOptions{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := Unreserve(o.ImagesDir); err != nil || n == 0 {
+		t.Fatalf("%d, %v", n, err)
+	}
+	if n, err := Unreserve(o.ImagesDir); err != nil || n != 0 {
+		t.Errorf("a second time: %d, %v", n, err)
+	}
+	r, err := s.restore(t.Context(), "marked", RestoreOptions{Sibling: true, LeaveStopped: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if samePages(t, o.ImagesDir, r.pid) == 0 {
+		t.Error("nothing was compared")
+	}
+	smaps, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", r.pid))
+	if err != nil || !strings.Contains(string(smaps), " nr ") {
+		t.Errorf("no mapping is marked: %v", err)
+	}
+}
