@@ -26,16 +26,19 @@ type claim struct {
 
 var randomID = regexp.MustCompile(`^[0-9a-f]{12}$`)
 
+// maxLine bounds the line that a claim is taken from, in bytes.
+const maxLine = 1 << 20
+
 // readClaim takes the claim from the ledger's first line, which is that of the
 // scratch directory also after everything is gone. An empty ledger has none.
 func readClaim(ledger string) (claim, error) {
 	const op = "read ledger"
-	f, err := os.Open(ledger)
+	f, err := record.OpenRegular(ledger)
 	if err != nil {
 		return claim{}, &engine.Error{Op: op, Err: err}
 	}
 	defer f.Close()
-	text, err := bufio.NewReader(f).ReadBytes('\n')
+	text, err := bufio.NewReader(io.LimitReader(f, maxLine)).ReadBytes('\n')
 	if errors.Is(err, io.EOF) { // nothing, or half a line
 		return claim{}, nil
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -52,6 +53,9 @@ func (s *sweeper) endProcesses(ctx context.Context) {
 			continue
 		}
 		alive, err := procfs.Alive(*o.Identity)
+		if err == nil && alive {
+			err = s.claim.holds(int(o.Identity.Pid))
+		}
 		if err == nil && alive {
 			err = procfs.Kill(ctx, *o.Identity)
 			s.ended[o.ID] = ending{1, err}
@@ -131,6 +135,29 @@ func killMember(pid int, path string) error {
 }
 
 // process says whether a process is gone; endProcesses has ended it.
+// holds is an error where a process is in no group that bears the claim. A ledger
+// may name any pid with its true start time; what is the run's was born in such a
+// group, and nothing of the run's leaves one. A pid that was given away since has
+// another start time, which whoever signals it looks at.
+func (c claim) holds(pid int) error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", engine.ErrUnknown, err)
+	}
+	for line := range strings.Lines(string(text)) {
+		_, path, _ := strings.Cut(line, ":")
+		_, path, _ = strings.Cut(path, ":")
+		path = strings.TrimSuffix(strings.TrimSuffix(path, "\n"), " (deleted)")
+		if slices.ContainsFunc(strings.Split(path, "/"), c.named) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: process %d is in no control group of the run's: %s", engine.ErrUnknown, pid, strings.Join(strings.Fields(string(text)), " "))
+}
+
 func (s *sweeper) process(o record.Owned) Thing {
 	end := s.ended[o.ID]
 	if end.err != nil {

@@ -292,7 +292,8 @@ func TestRecycledPid(t *testing.T) {
 	r.clean()
 }
 
-// A process that left its group is the run's all the same: pid and start time say so.
+// A ledger may be anybody's, and may name any process with its true start time: one
+// that is in no group of the run's is not the run's.
 func TestProcessOutsideItsGroup(t *testing.T) {
 	r := begin(t)
 	group := filepath.Join(groups(t)[""], "drums-"+r.id)
@@ -301,12 +302,12 @@ func TestProcessOutsideItsGroup(t *testing.T) {
 	id, err := procfs.Identity(pid)
 	must(t, err)
 	must(t, r.d.Ledger.Bind(r.intend("process", bench.Claim{Cgroup: group}), id))
+	must(t, r.d.Ledger.Bind(r.intend("export", bench.Claim{Path: filepath.Join(r.work, "x")}), id))
 	r.die()
-	r.want(r.sweep(Options{}), "taken process", "taken cgroup", "taken directory")
-	if alive() {
-		t.Error("it lives")
+	r.want(r.sweep(Options{}), "unknown export", "unknown process", "taken cgroup", "taken directory")
+	if !alive() {
+		t.Error("somebody else's process was ended")
 	}
-	r.clean()
 }
 
 func TestGroups(t *testing.T) {
@@ -701,6 +702,10 @@ func TestExport(t *testing.T) {
 			id := r.intend("export", bench.Claim{Path: export, Backing: disk})
 			cmd := exec.Command("qemu-storage-daemon", "--blockdev", `{"driver":"file","node-name":"f","filename":"`+disk+`"}`,
 				"--blockdev", `{"driver":"qcow2","node-name":"d","file":"f"}`, "--export", `{"type":"fuse","id":"e","node-name":"d","mountpoint":"`+export+`","writable":false}`)
+			born, err := os.Open(group)
+			must(t, err)
+			defer born.Close()
+			cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(born.Fd())}
 			must(t, cmd.Start())
 			done := make(chan struct{})
 			go func() { cmd.Wait(); close(done) }()

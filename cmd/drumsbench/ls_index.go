@@ -82,11 +82,13 @@ func (x *runIndex) look(dir string) (r listedRun, known bool, err error) {
 			return was.Line, true, nil
 		}
 	}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	data, err := record.ReadRegular(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return r, false, nil
-	}
-	if err != nil {
+	case errors.Is(err, record.ErrIrregular), errors.Is(err, record.ErrHuge): // its line says that it cannot be read
+		data = nil
+	case err != nil:
 		return r, false, err
 	}
 	now.Line = lineOf(full, data)

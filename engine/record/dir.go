@@ -126,8 +126,12 @@ func (d *Dir) Close() error {
 }
 
 func hold(dir string) (*flock.Flock, error) {
-	lock := flock.New(filepath.Join(dir, lockFile))
-	held, err := lock.TryLock()
+	path := filepath.Join(dir, lockFile)
+	lock := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDONLY|careful))
+	held, err := false, own(path) // a link would have a file made where it leads
+	if err == nil {
+		held, err = lock.TryLock()
+	}
 	if err != nil {
 		return nil, &engine.Error{Op: "lock run directory " + dir, Err: err}
 	}

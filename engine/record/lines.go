@@ -23,7 +23,10 @@ type lineFile struct {
 }
 
 func openLines(path string, flag int) (*lineFile, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|flag, 0o644)
+	if err := own(path); err != nil {
+		return nil, err
+	}
+	f, err := openCarefully(path, os.O_RDWR|os.O_APPEND|flag, 0o644)
 	if err != nil {
 		return nil, err
 	}

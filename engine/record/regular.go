@@ -15,6 +15,9 @@ var ErrIrregular = errors.New("is no regular file")
 // ErrHuge says that a file holds more than anything of a run does.
 var ErrHuge = errors.New("is too large")
 
+// ErrShared says that a file of a run directory has another name: a hard link.
+var ErrShared = errors.New("has another name")
+
 // maxRegular bounds what is read whole, in bytes: ten thousand rollouts fill a tenth of it.
 const maxRegular = 1 << 30
 
@@ -34,7 +37,7 @@ func OpenRegular(path string) (*os.File, error) {
 	if !before.Mode().IsRegular() {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: ErrIrregular}
 	}
-	f, err := os.Open(path)
+	f, err := openCarefully(path, os.O_RDONLY, 0) // it may have been swapped since
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +52,24 @@ func OpenRegular(path string) (*os.File, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// own refuses what nothing may be written to: what is no regular file, and one that
+// has another name, where somebody else would find what is written. A file that is
+// not there is none of both.
+func own(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return &fs.PathError{Op: "write", Path: path, Err: ErrIrregular}
+	case otherNames(info):
+		return &fs.PathError{Op: "write", Path: path, Err: ErrShared}
+	}
+	return nil
 }
 
 // ReadRegular reads a regular file whole, as OpenRegular opens it.

@@ -182,6 +182,9 @@ func lastReview(dir string) (seq int64, prev bench.SHA256, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return seq, prev, nil
 	}
+	if err == nil {
+		err = own(path)
+	}
 	if err == nil && torn > 0 {
 		err = os.Truncate(path, size)
 	}

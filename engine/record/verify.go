@@ -138,8 +138,15 @@ func HoldToRead(dir string) (release func() error, err error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return func() error { return nil }, nil // a copy, in which no engine ever was
 	}
-	lock := flock.New(path, flock.SetFlag(os.O_RDONLY))
-	held, err := lock.TryRLock()
+	lock := flock.New(path, flock.SetFlag(os.O_RDONLY|careful))
+	info, err := os.Lstat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "lock", Path: path, Err: ErrIrregular}
+	}
+	held := false
+	if err == nil {
+		held, err = lock.TryRLock()
+	}
 	if err == nil && !held {
 		err = ErrRunning
 	}

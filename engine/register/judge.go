@@ -3,7 +3,6 @@ package register
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -37,7 +36,7 @@ func Of(dir string, r bench.Record) (reg Registered, belongs bool, err error) {
 		return reg, false, nil
 	}
 	file := filepath.Join(dir, record.RegistrationFile)
-	data, err := os.ReadFile(file)
+	data, err := record.ReadRegular(file)
 	if err != nil {
 		return reg, true, &engine.Error{Op: "read registration of run", Err: err}
 	}
