@@ -61,8 +61,14 @@ type Loaded struct {
 //
 // Errors: Problems for mistakes in the manifest; engine.ErrUsage for a
 // malformed tag or a path that is not there; engine.ErrRefused for an
-// environment that would change what the manifest means.
+// environment that would change what the manifest means, and for a manifest whose
+// evaluation takes more time or memory than one does: CUE runs on then, so the
+// process ought to end.
 func Load(o Options) (Loaded, error) {
+	return within(func() (Loaded, error) { return loadManifest(o) })
+}
+
+func loadManifest(o Options) (Loaded, error) {
 	src, err := open(o)
 	if err != nil {
 		return Loaded{}, err
@@ -89,6 +95,10 @@ func Load(o Options) (Loaded, error) {
 
 // LoadRecipe reads the image recipe at path, a folder or a single file. Errors as Load's.
 func LoadRecipe(path string) (bench.Recipe, error) {
+	return within(func() (bench.Recipe, error) { return loadRecipe(path) })
+}
+
+func loadRecipe(path string) (bench.Recipe, error) {
 	src, err := open(Options{Path: path})
 	if err != nil {
 		return bench.Recipe{}, err
@@ -171,7 +181,7 @@ func open(o Options) (*source, error) {
 // name cannot be part of an import path, and files without a package clause.
 func (src *source) checkFolder() *Problem {
 	if src.arg != "." {
-		return nil
+		return readable(filepath.Join(src.dir, src.arg))
 	}
 	rel, err := filepath.Rel(src.module.root, src.dir)
 	if err == nil && rel != "." && module.CheckImportPath("example.com/"+filepath.ToSlash(rel)) != nil {
@@ -181,6 +191,11 @@ func (src *source) checkFolder() *Problem {
 	files, err := filepath.Glob(filepath.Join(src.dir, "*.cue"))
 	if err != nil || len(files) == 0 {
 		return nil // the loader says so
+	}
+	for _, name := range files {
+		if problem := readable(name); problem != nil {
+			return problem
+		}
 	}
 	for _, name := range files {
 		file, err := parser.ParseFile(name, nil, parser.PackageClauseOnly)
@@ -216,7 +231,7 @@ func (src *source) instances(schema map[string]load.Source, read parse) []*build
 	}
 	return load.Instances([]string{src.arg, schemas.Package}, &load.Config{
 		Dir: src.dir, ModuleRoot: src.module.root,
-		Overlay: overlay, Registry: registry{}, Env: []string{}, Tags: src.tagArgs, ParseFile: read,
+		Overlay: overlay, Registry: registry{}, Env: []string{}, Tags: src.tagArgs, ParseFile: bounded(read),
 	})
 }
 

@@ -67,6 +67,9 @@ func digestOf(fsys fs.FS) (string, error) {
 func findModule(dir string) (*userModule, error) {
 	for root := dir; ; root = filepath.Dir(root) {
 		name := filepath.Join(root, "cue.mod", "module.cue")
+		if problem := readable(name); problem != nil {
+			return nil, Problems{*problem}
+		}
 		data, err := os.ReadFile(name)
 		if err == nil {
 			return newModule(root, name, data)
@@ -116,6 +119,9 @@ func parseModule(root, name string, data []byte) (declared, effective *modfile.F
 	copied.Deps = maps.Clone(declared.Deps)
 	effective = &copied
 	local := filepath.Join(root, "cue.mod", "local-module.cue")
+	if problem := readable(local); problem != nil {
+		return nil, nil, Problems{*problem}
+	}
 	localData, err := os.ReadFile(local)
 	switch {
 	case err == nil:
