@@ -334,7 +334,7 @@ bench.#Manifest & {
 	canary: file: "/root/.canary"
 	readiness: {}
 	arms: fake: faults: ["slow"]
-	experiment: {reset: ["restore"], rollouts: *2 | int @tag(rollouts,type=int)}
+	experiment: {reset: ["restore"], rollouts: *2 | int @tag(rollouts,type=int), budget: trials: 1000}
 }
 `
 

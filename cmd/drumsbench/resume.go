@@ -108,7 +108,7 @@ func (c *runCmd) resume(ctx context.Context, g *globals) error {
 			return err
 		}
 	}
-	if e := b.loaded.Manifest.Experiment.Budget; e != nil {
+	if e := b.loaded.Manifest.Experiment.Budget; e != nil && e.Time != "" {
 		limit, err := time.ParseDuration(string(e.Time))
 		if err != nil {
 			return &engine.Error{Op: "read budget", Err: err}
