@@ -53,6 +53,40 @@ type Harness struct {
 	Siblings int
 	// LockSubjects are locks that the checkpoint of a prepared slot must hold: each is the end of an engine.LockSubject, without the pid where that varies.
 	LockSubjects []string
+
+	// kept is the checkpoint that tests share.
+	kept *kept
+}
+
+// kept is a checkpoint of a prepared slot, made by a run of its own that is over:
+// tests that are about what comes after a dump need none of theirs.
+type kept struct {
+	dir string
+	cp  engine.Checkpoint
+}
+
+// checkpoint is the shared one; whoever needs it first makes it. A test that
+// damages it comes after all that need it sound.
+func (h Harness) checkpoint(t *testing.T) engine.Checkpoint {
+	t.Helper()
+	if h.kept.cp.Dir != "" {
+		return h.kept.cp
+	}
+	dir, err := os.MkdirTemp(h.kept.dir, "drums-run-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := in(t, h, dir)
+	func() {
+		defer r.finish()
+		r.mount()
+		h.kept.cp, _ = r.dump(r.prepared("slot-0"))
+	}()
+	if t.Failed() {
+		h.kept.cp = engine.Checkpoint{}
+		t.FailNow()
+	}
+	return h.kept.cp
 }
 
 // Run runs the suite.
@@ -70,6 +104,16 @@ func Run(t *testing.T, h Harness) {
 	if h.Siblings == 0 {
 		h.Siblings = 4
 	}
+	base, err := os.MkdirTemp(h.base(t), "drums-kept-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(base); err != nil {
+			t.Errorf("remove the shared checkpoint: %v", err)
+		}
+	})
+	h.kept = &kept{dir: base}
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, Harness)
@@ -82,28 +126,25 @@ func Run(t *testing.T, h Harness) {
 		{"provision", testProvision},
 		{"provision/again in the place", testProvisionAgain},
 		{"provision/refused", testProvisionRefused},
-		{"observe only what is asked", testObserve},
-		{"memory", testMemory},
-		{"dial", testDial},
-		{"execute", testExecute},
+		{"running", testRunning},
 		{"dump", testDump},
 		{"dump/refused", testDumpRefused},
+		{"memory of a restored slot", testRestoredMemory},
 		{"restore in place", testRestoreInPlace},
 		{"restore in a row", testResets},
 		{"dump what was restored", testChain},
 		{"restore siblings", func(t *testing.T, h Harness) { testSiblings(t, h, h.Siblings) }},
-		{"restore/damaged checkpoint", testDamaged},
 		{"restore/foreign checkpoint", testForeign},
 		{"restore in a later run", testLaterRun},
 		{"vacate and release", testRelease},
 		{"survey", testSurvey},
 		{"adopt", testAdopt},
-		{"mortal", testMortal},
-		{"open checkpoint", testOpenCheckpoint},
 		{"cancelled before", testCancelledBefore},
 		{"cancelled provision", testCancelProvision},
 		{"cancelled dump", testCancelDump},
 		{"cancelled restore", testCancelRestore},
+		{"open checkpoint", testOpenCheckpoint},
+		{"restore/damaged checkpoint", testDamaged},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			defer leaves(t, h)()
@@ -166,29 +207,40 @@ type run struct {
 func begin(t *testing.T, h Harness) *run {
 	t.Helper()
 	r := bare(t, h)
-	root, err := r.arm.Mount(r.ctx(), r.ws, bench.MountParams{Image: h.Manifest.Image})
+	mounted := false
+	defer func() { // also where mount ends the test
+		if !mounted {
+			r.finish()
+		}
+	}()
+	r.mount()
+	mounted = true
+	return r
+}
+
+// mount mounts the image.
+func (r *run) mount() {
+	r.t.Helper()
+	root, err := r.arm.Mount(r.ctx(), r.ws, bench.MountParams{Image: r.h.Manifest.Image})
 	if err != nil {
-		r.finish()
-		t.Fatalf("mount: %v", describe(err))
+		r.t.Fatalf("mount: %v", describe(err))
 	}
 	r.root = root
-	return r
+}
+
+// base is where the directories of runs are made.
+func (h Harness) base(t *testing.T) string {
+	if h.Base == "" {
+		return t.TempDir()
+	}
+	return h.Base
 }
 
 // bare starts a run without an image.
 func bare(t *testing.T, h Harness) *run {
 	t.Helper()
-	base := h.Base
-	if base == "" {
-		base = t.TempDir()
-	}
-	dir, err := os.MkdirTemp(base, "drums-run-")
+	dir, err := os.MkdirTemp(h.base(t), "drums-run-")
 	if err != nil {
-		t.Fatal(err)
-	}
-	ws, done := Workspace(t, dir, h.State)
-	r := &run{t: t, h: h, arm: h.New(t), ws: ws, dir: dir, close: done}
-	if r.before, err = descendants(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -196,6 +248,18 @@ func bare(t *testing.T, h Harness) *run {
 			t.Errorf("remove the run: %v", err)
 		}
 	})
+	return in(t, h, dir)
+}
+
+// in starts a run in a directory that somebody else removes.
+func in(t *testing.T, h Harness, dir string) *run {
+	t.Helper()
+	ws, done := Workspace(t, dir, h.State)
+	r := &run{t: t, h: h, arm: h.New(t), ws: ws, dir: dir, close: done}
+	var err error
+	if r.before, err = descendants(); err != nil {
+		t.Fatal(err)
+	}
 	return r
 }
 

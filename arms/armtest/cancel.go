@@ -135,12 +135,12 @@ func testCancelRestore(t *testing.T, h Harness) {
 		for _, d := range h.Cancel {
 			t.Run(fmt.Sprintf("in place %v/%s", inPlace, d), func(t *testing.T) {
 				defer leaves(t, h)()
+				cp := h.checkpoint(t)
 				r := begin(t, h)
 				defer r.finish()
-				cp, place := r.dump(r.prepared("slot-0"))
-				old, name := place, "slot-0"
-				if !inPlace {
-					old, name = nil, "slot-1"
+				old, name := engine.Place(nil), "slot-1"
+				if inPlace {
+					old, name = r.resume(r.restore(cp, nil, "slot-0")), "slot-0"
 				}
 				before := names(t, r.ws.Work)
 				var s engine.Stopped

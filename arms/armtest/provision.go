@@ -87,10 +87,35 @@ func known[T any](r engine.Reading[T]) bool {
 	return ok
 }
 
-func testObserve(t *testing.T, h Harness) {
+// testRunning is about a slot that runs: one serves all, and the last takes it away.
+func testRunning(t *testing.T, h Harness) {
 	r := begin(t, h)
 	defer r.finish()
 	s := r.provision("slot-0")
+	for _, c := range []struct {
+		name string
+		test func(*run, engine.Slot)
+	}{
+		{"execute", testExecute},
+		{"observe only what is asked", testObserve},
+		{"memory", testMemory},
+		{"mortal", testMortal},
+		{"dial", testDial},
+		{"vacated", testVacated},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			on := *r // a failure is the part's own
+			on.t = t
+			c.test(&on, s)
+		})
+	}
+}
+
+// all aspects that there are.
+var all = slices.Collect(maps.Keys(aspects(engine.Observation{})))
+
+func testObserve(r *run, s engine.Slot) {
+	t := r.t
 	for a := range aspects(engine.Observation{}) {
 		for other, known := range aspects(s.Observe(r.ctx(), a)) {
 			switch {
@@ -101,7 +126,6 @@ func testObserve(t *testing.T, h Harness) {
 			}
 		}
 	}
-	all := slices.Collect(maps.Keys(aspects(engine.Observation{})))
 	for a, known := range aspects(s.Observe(r.ctx(), all...)) {
 		if !known {
 			t.Errorf("%s was asked for among all and is unknown", a)
@@ -118,6 +142,11 @@ func testObserve(t *testing.T, h Harness) {
 	if len(before.Entries) != len(after.Entries) {
 		t.Errorf("observing changed the state from %d to %d entries", len(before.Entries), len(after.Entries))
 	}
+}
+
+// Of a place that was vacated nothing is known, and nobody answers.
+func testVacated(r *run, s engine.Slot) {
+	t := r.t
 	if err := s.Vacate(r.ctx()); err != nil {
 		t.Fatalf("vacate: %v", describe(err))
 	}
@@ -126,13 +155,17 @@ func testObserve(t *testing.T, h Harness) {
 			t.Errorf("%s of a vacated place is known", a)
 		}
 	}
+	r.dead(s)
+	if m, ok := s.(engine.Mortal); ok {
+		if err := m.Alive(); !errors.Is(err, engine.ErrDead) {
+			t.Errorf("a slot that was vacated: %v, want engine.ErrDead", describe(err))
+		}
+	}
 }
 
 // A slot that is usable takes memory of the host, and every process of it is read.
-func testMemory(t *testing.T, h Harness) {
-	r := begin(t, h)
-	defer r.finish()
-	s := r.provision("slot-0")
+func testMemory(r *run, s engine.Slot) {
+	t := r.t
 	m, known := s.Observe(r.ctx(), engine.AspectMemory).Memory.Get()
 	if !known || m.Processes <= 0 || m.PrivateDirty <= 0 || m.Pss <= 0 || m.Harness < 0 {
 		t.Errorf("memory of a provisioned slot: known %v, %+v", known, m)
@@ -141,20 +174,23 @@ func testMemory(t *testing.T, h Harness) {
 	if o := s.Observe(r.ctx(), engine.AspectMemory).Memory; o.Source() == "" {
 		t.Errorf("the reading names no source: %+v", o)
 	}
-	r.write(s, string(h.Manifest.Canary.File), canaryText)
-	cp, place := r.dump(s)
-	slot := r.resume(r.restore(cp, place, "slot-0"))
+}
+
+// So does one that was restored.
+func testRestoredMemory(t *testing.T, h Harness) {
+	cp := h.checkpoint(t)
+	r := begin(t, h)
+	defer r.finish()
+	slot := r.resume(r.restore(cp, nil, "slot-0"))
 	r.ready(slot)
-	m, known = slot.Observe(r.ctx(), engine.AspectMemory).Memory.Get()
+	m, known := slot.Observe(r.ctx(), engine.AspectMemory).Memory.Get()
 	if !known || m.Processes <= 0 || m.PrivateDirty <= 0 || m.Pss <= 0 {
 		t.Errorf("memory of a restored slot: known %v, %+v", known, m)
 	}
 }
 
-func testDial(t *testing.T, h Harness) {
-	r := begin(t, h)
-	defer r.finish()
-	s := r.provision("slot-0")
+func testDial(r *run, s engine.Slot) {
+	t := r.t
 	conn, err := s.Dial(r.ctx(), 1)
 	if err == nil {
 		conn.Close()
@@ -170,17 +206,10 @@ func testDial(t *testing.T, h Harness) {
 	} else if errors.Is(err, engine.ErrDead) {
 		t.Errorf("dial with a cancelled context: %v, which says that the slot is dead", err)
 	}
-	if err := s.Vacate(r.ctx()); err != nil {
-		t.Fatalf("vacate: %v", describe(err))
-	}
-	r.dead(s)
 }
 
-func testExecute(t *testing.T, h Harness) {
-	r := begin(t, h)
-	defer r.finish()
-	s := r.provision("slot-0")
-	c := r.client(s)
+func testExecute(r *run, s engine.Slot) {
+	t, c := r.t, r.client(s)
 	run := func(limit time.Duration, argv ...string) guest.Result {
 		t.Helper()
 		res, err := c.Execute(r.ctx(), argv, limit)

@@ -21,11 +21,10 @@ import (
 // A reset: the stopped tree is what was dumped, nothing of it runs before
 // Resume, and then it goes on where it was.
 func testRestoreInPlace(t *testing.T, h Harness) {
+	cp := h.checkpoint(t)
 	r := begin(t, h)
 	defer r.finish()
-	s := r.prepared("slot-0")
-	cp, place := r.dump(s)
-	first := r.resume(r.restore(cp, place, "slot-0"))
+	first := r.resume(r.restore(cp, nil, "slot-0"))
 	r.judgeResumed(first, cp)
 	r.write(first, r.path("kept"), "changed after the dump")
 	r.write(first, r.path("new"), "made after the dump")
@@ -69,9 +68,10 @@ func (r *run) differsBy(name string) bool {
 }
 
 func testResets(t *testing.T, h Harness) {
+	cp := h.checkpoint(t)
 	r := begin(t, h)
 	defer r.finish()
-	cp, place := r.dump(r.prepared("slot-0"))
+	var place engine.Place
 	var work []string
 	for i := range h.Resets {
 		stopped := r.restore(cp, place, "slot-0")
@@ -99,10 +99,10 @@ func testResets(t *testing.T, h Harness) {
 // testChain dumps what was restored, three times over: each checkpoint has what
 // was done since the one before, needs no other, and leaves the others alone.
 func testChain(t *testing.T, h Harness) {
+	first := h.checkpoint(t)
 	r := begin(t, h)
 	defer r.finish()
-	cp, place := r.dump(r.prepared("slot-0"))
-	first := cp
+	cp, place := first, engine.Place(nil)
 	for i := range 3 {
 		stopped := r.restore(cp, place, "slot-0")
 		r.judgeStopped(stopped, cp)
@@ -149,9 +149,10 @@ func names(t *testing.T, dir string) (out []string) {
 
 // Siblings start from one checkpoint at the same time and know nothing of each other.
 func testSiblings(t *testing.T, h Harness, n int) {
+	cp := h.checkpoint(t)
 	r := begin(t, h)
 	defer r.finish()
-	cp, place := r.dump(r.prepared("slot-0"))
+	var place engine.Place
 	together := func(f func(k int) error) {
 		t.Helper()
 		errs := make([]error, n)
@@ -228,10 +229,10 @@ func testSiblings(t *testing.T, h Harness, n int) {
 // Case 12: a checkpoint whose files do not hold is refused, the file named,
 // before anything is ended.
 func testDamaged(t *testing.T, h Harness) {
+	cp := h.checkpoint(t)
 	r := begin(t, h)
 	defer r.finish()
-	cp, place := r.dump(r.prepared("slot-0"))
-	slot := r.resume(r.restore(cp, place, "slot-0"))
+	slot := r.resume(r.restore(cp, nil, "slot-0"))
 	token := r.ready(slot).Live.Token
 	if len(cp.Handle.Files) == 0 {
 		t.Fatal("the checkpoint seals no file")
@@ -290,10 +291,10 @@ func appendByte(path string) error {
 
 // A checkpoint of another arm, image or host is refused, and the old slot runs on.
 func testForeign(t *testing.T, h Harness) {
+	cp := h.checkpoint(t)
 	r := begin(t, h)
 	defer r.finish()
-	cp, place := r.dump(r.prepared("slot-0"))
-	slot := r.resume(r.restore(cp, place, "slot-0"))
+	slot := r.resume(r.restore(cp, nil, "slot-0"))
 	token := r.ready(slot).Live.Token
 	for name, change := range map[string]func(*bench.Checkpoint){
 		"arm":   func(c *bench.Checkpoint) { c.Arm = "another" },
@@ -323,20 +324,7 @@ func testForeign(t *testing.T, h Harness) {
 
 // A checkpoint serves a later run: another arm, another workspace.
 func testLaterRun(t *testing.T, h Harness) {
-	r := begin(t, h)
-	finished := false
-	defer func() {
-		if !finished {
-			r.finish()
-		}
-	}()
-	cp, _ := r.dump(r.prepared("slot-0"))
-	r.finish()
-	finished = true
-	if t.Failed() {
-		return
-	}
-
+	cp := h.checkpoint(t) // of a run that is over
 	later := begin(t, h)
 	defer later.finish()
 	opened, err := checkpoint.Open(cp.Dir)

@@ -214,6 +214,58 @@ func TestAdoptUnified(t *testing.T) {
 	}
 }
 
+// The limits of a dumped slot went with the group above them, which was killed.
+// Who takes the slot over has limits that hold nobody, are known of nobody, and can
+// be taken away; the next ones are made beside, under a name of their own.
+func TestAdoptUnifiedVacant(t *testing.T) {
+	k, at := newUnifiedTree(t)
+	ws, first := k.owner(t, at)
+	l, err := NewLimits(ws, first, "slot-a", small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := l.nodes[0].path
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+	o, err := adoptOwner(ws, at, k.mkdir, known(first.node), map[string]int{"slot-a": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.setControl = k.setControl
+	if _, err := o.AdoptGroup("slot-a", known(first.groups[0].node)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.AdoptLimits([]Known{known(l.nodes[0])}); err == nil {
+		t.Error("a group that is gone was taken over")
+	}
+	rest, err := o.AdoptLimits(nil)
+	if !errors.Is(err, engine.ErrRefused) || rest == nil {
+		t.Fatalf("what is left of them: %v, %v; want limits without a group, and that this is said", rest, err)
+	}
+	if have, ok := rest.Read(nil).Get(); ok {
+		t.Errorf("limits without a group are known: %+v", have)
+	}
+	if rest.FD() >= 0 || len(rest.Dirs()) > 0 || len(rest.Paths()) > 0 {
+		t.Errorf("they are somewhere: %d %q %q", rest.FD(), rest.Dirs(), rest.Paths())
+	}
+	for range 2 {
+		if err := rest.Remove(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	next, err := NewLimits(ws, o, "slot-a", small)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have := next.nodes[0].path; filepath.Dir(have) != filepath.Dir(path) || have == path {
+		t.Errorf("the next limits are at %s, the first were at %s", have, path)
+	}
+	if r := next.Read(nil); r.Reason() != "" {
+		t.Errorf("the next limits: %s", r.Reason())
+	}
+}
+
 func TestHierarchyRoot(t *testing.T) {
 	for _, h := range []hierarchy{
 		{mount: "/sys/fs/cgroup", rel: "/", path: "/"},

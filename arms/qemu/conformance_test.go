@@ -1,8 +1,11 @@
 package qemu
 
 import (
+	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +23,42 @@ func light(t testing.TB) bench.Manifest {
 	return m
 }
 
+// apart is set in a process that runs the conformance suite and nothing else.
+const apart = "DRUMS_TEST_APART"
+
+// The suite looks at its own process: what goroutines and children are left. So it
+// has one of its own, and runs beside the other tests.
 func TestConformance(t *testing.T) {
+	if os.Getenv(apart) != "" {
+		conforms(t)
+		return
+	}
+	t.Parallel()
+	pattern := "^TestConformance$"
+	if _, below, ok := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); ok {
+		pattern += "/" + below
+	}
+	args := []string{"-test.run=" + pattern}
+	if testing.Verbose() {
+		args = append(args, "-test.v")
+	}
+	if deadline, ok := t.Deadline(); ok { // it ends before we are ended
+		args = append(args, "-test.timeout="+(time.Until(deadline)*9/10).String())
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), apart+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || testing.Verbose() {
+		t.Logf("%s", out)
+	}
+	if err != nil {
+		t.Errorf("the suite, in a process of its own: %v", err)
+	} else if !strings.Contains(string(out), "PASS") || strings.Contains(string(out), "no tests to run") {
+		t.Errorf("the suite did not run: %s", out)
+	}
+}
+
+func conforms(t *testing.T) {
 	m := light(t)
 	base := filepath.Join(stateDir(), "work")
 	if err := os.MkdirAll(base, 0o755); err != nil {

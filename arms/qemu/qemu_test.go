@@ -174,6 +174,7 @@ func names(t testing.TB, dir string) []string {
 // Each method on one machine that is booted and dumped once: a boot takes longer
 // than all else. Tests of this file run beside each other: a machine has one vcpu.
 func TestMethods(t *testing.T) {
+	t.Parallel()
 	for _, method := range methods {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
@@ -200,6 +201,7 @@ func TestMethods(t *testing.T) {
 
 // The same with a QEMU that has mapped-ram.
 func TestNewer(t *testing.T) {
+	t.Parallel()
 	tool, accel := newer(t)
 	for _, method := range []string{MethodFile, MethodInPlace} {
 		t.Run(method, func(t *testing.T) {

@@ -211,9 +211,13 @@ func TestSelfBooting(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, method := range []string{MethodLoadVM, MethodFile} {
-		t.Run(method, func(t *testing.T) { selfBoots(t, method, m) })
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			selfBoots(t, method, m)
+		})
 	}
 	t.Run("run", func(t *testing.T) {
+		t.Parallel()
 		res, by, _ := execute(t, newArm(t, MethodFile), m, "restore")
 		if res.Verdict != engine.RunBlocked {
 			t.Errorf("%s: %s", res.Verdict, res.Reason)
