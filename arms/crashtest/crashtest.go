@@ -1,7 +1,7 @@
 // Package crashtest kills the real program where it hurts and looks at what is
 // left once the run was swept. Every arm passes the same windows: before and
-// after each line of the ledger, with a line torn in two, inside criu calls,
-// inside a sweep, at random moments.
+// after each line of the ledger, with a line torn in two, inside criu calls or
+// those of a machine's monitor, inside a sweep, at random moments.
 //
 // Always holds: the program is started as a process and ended by SIGKILL, as an
 // operator or the kernel would; the host is read by other code than that which
@@ -9,7 +9,7 @@
 // look like the run's own things stand beside them and have to be untouched.
 //
 // The program under test is the test binary itself, whose TestMain calls the
-// real main: it sets Window.Ledger and Window.Sweep where main has a seam, so
+// real main: it sets WrapLedger, AtPoint and Watch where main has a seam, so
 // that the program that is shipped has no way to be told to kill itself.
 package crashtest
 
@@ -43,6 +43,10 @@ const (
 	Torn = "torn"
 	// Criu: a while after a criu call started.
 	Criu = "criu"
+	// QMP: at a random moment while a machine saves or loads its state.
+	QMP = "qmp"
+	// Timing: nowhere; the program says how long its QMP calls take.
+	Timing = "timing"
 	// Sweep: the run is killed after a line, and the sweep at a point of its own.
 	Sweep = "sweep"
 	// Receipt: before or after a line of the chain of receipts.
@@ -62,7 +66,9 @@ type Window struct {
 	Line int `json:"line,omitempty"`
 	// After the line, not before it.
 	After bool `json:"after,omitempty"`
-	// Call of criu, from 1.
+	// Command of QMP.
+	Command string `json:"command,omitempty"`
+	// Call of criu, or of the command, from 1.
 	Call int `json:"call,omitempty"`
 	// Delay after the start of the call or of the program.
 	Delay time.Duration `json:"delay,omitempty"`
@@ -88,6 +94,8 @@ func (w Window) String() string {
 		return fmt.Sprintf("torn-%d", w.Line)
 	case Criu:
 		return fmt.Sprintf("criu-%d-%s", w.Call, w.Delay)
+	case QMP:
+		return fmt.Sprintf("qmp-%s-%d-%s", w.Command, w.Call, w.Delay)
 	case Sweep:
 		return fmt.Sprintf("sweep-%s-%d-of-%d", w.Stage, w.Index, w.Line)
 	}
@@ -221,6 +229,55 @@ func (w Window) AtPoint(p sweep.Point) {
 	}
 }
 
+// What the program says of its QMP calls, on a line of its own.
+const (
+	saidInside = "drums: killed while QEMU worked"
+	saidTook   = "drums: QMP"
+)
+
+// Watch returns what is told that a command of QMP begins, and is told by its
+// result that it ended: the program dies at the window's moment. Whether the
+// command still went on then is the last thing that it says.
+func (w Window) Watch() func(command string) (ended func()) {
+	var mu sync.Mutex
+	calls := map[string]int{}
+	return func(command string) func() {
+		mu.Lock()
+		calls[command]++
+		call := calls[command]
+		mu.Unlock()
+		begin, over := time.Now(), false
+		if w.Kind == QMP && w.Command == command && w.Call == call {
+			time.AfterFunc(w.Delay, func() {
+				mu.Lock()
+				if !over {
+					fmt.Fprintln(os.Stderr, saidInside)
+				}
+				die()
+			})
+		}
+		return func() {
+			mu.Lock()
+			over = true
+			mu.Unlock()
+			if w.Kind == Timing {
+				fmt.Fprintf(os.Stderr, "\n%s %s %d %d\n", saidTook, command, call, time.Since(begin).Nanoseconds())
+			}
+		}
+	}
+}
+
+// timed reads the QMP calls of a run, each as a window at its end.
+func timed(said string) (calls []Window) {
+	for _, line := range strings.Split(said, "\n") {
+		w := Window{Kind: QMP}
+		if n, err := fmt.Sscanf(line, saidTook+" %s %d %d", &w.Command, &w.Call, &w.Delay); n == 3 && err == nil {
+			calls = append(calls, w)
+		}
+	}
+	return calls
+}
+
 // Harness is one arm's part of the suite.
 type Harness struct {
 	// Arm names the arm in results.
@@ -233,7 +290,11 @@ type Harness struct {
 	Run []string
 	// Criu says that the arm calls criu.
 	Criu bool
-	// Lines bounds the lines of the ledger that windows are about; 0 for all.
+	// QMP is at how many moments of each of its first calls of a machine's monitor the program is killed.
+	QMP int
+	// Warm says that the caches of the state directory are filled.
+	Warm bool
+	// Lines bounds the lines of the ledger that windows are about; 0 for all, -1 for none.
 	Lines int
 
 	// earlier is a run that was not killed; its record and checkpoints have to hold to the end.
@@ -241,6 +302,8 @@ type Harness struct {
 	// lines of the ledger of such a run, and how long it takes.
 	lines []bench.LedgerLine
 	took  time.Duration
+	// calls of QMP in such a run, each with how long it took.
+	calls []Window
 	next  int
 }
 
@@ -249,14 +312,20 @@ type Harness struct {
 func (h *Harness) Begin(ctx context.Context) error {
 	var dir string
 	// The first one fills caches; the second one takes as long as those that are killed.
-	for range 2 {
+	for i := range 2 {
+		if i == 0 && h.Warm {
+			continue
+		}
 		start := time.Now()
 		var said string
 		var err error
-		if dir, said, err = h.run(ctx, nil, nil); err != nil {
+		if dir, said, err = h.run(ctx, []string{Window{Kind: Timing}.Environment()}, nil); err != nil {
 			return fmt.Errorf("run %s to its end: %w\n%s", h.Arm, err, said)
 		}
-		h.took = time.Since(start)
+		h.took, h.calls = time.Since(start), timed(said)
+	}
+	if h.QMP > 0 && len(h.calls) == 0 {
+		return fmt.Errorf("run %s to its end: no call of QMP was told of", h.Arm)
 	}
 	h.earlier = dir
 	text, err := os.ReadFile(filepath.Join(dir, record.LedgerFile))
@@ -268,7 +337,7 @@ func (h *Harness) Begin(ctx context.Context) error {
 		if err := d.Decode(&line); err != nil {
 			return err
 		}
-		if h.Lines == 0 || len(h.lines) < h.Lines {
+		if h.Lines <= 0 || len(h.lines) < h.Lines {
 			h.lines = append(h.lines, line)
 		}
 	}
@@ -313,12 +382,16 @@ func (h *Harness) run(ctx context.Context, env []string, during func(pid int)) (
 // come from the seed.
 func (h *Harness) Windows(seed uint64, random int) []Window {
 	var all []Window
-	for line := range len(h.lines) {
+	lines := len(h.lines)
+	if h.Lines < 0 {
+		lines = 0
+	}
+	for line := range lines {
 		all = append(all, Window{Kind: Ledger, Line: line, After: false}, Window{Kind: Ledger, Line: line, After: true})
 	}
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	for range 6 {
-		all = append(all, Window{Kind: Torn, Line: rnd.IntN(len(h.lines))})
+	for range min(lines, 6) {
+		all = append(all, Window{Kind: Torn, Line: rnd.IntN(lines)})
 	}
 	if h.Criu {
 		for call := 1; call <= 2; call++ {
@@ -328,8 +401,21 @@ func (h *Harness) Windows(seed uint64, random int) []Window {
 			}
 		}
 	}
+	for _, call := range h.calls {
+		if call.Call > 2 {
+			continue
+		}
+		for range h.QMP {
+			call := call
+			call.Delay = time.Duration(rnd.Int64N(int64(call.Delay) + 1)).Round(10 * time.Microsecond)
+			all = append(all, call)
+		}
+	}
 	// Where most is there: in the middle; early, and late.
-	for _, line := range []int{len(h.lines) / 4, len(h.lines) / 2, len(h.lines) * 3 / 4} {
+	for _, line := range []int{lines / 4, lines / 2, lines * 3 / 4} {
+		if lines == 0 {
+			break
+		}
 		all = append(all,
 			Window{Kind: Sweep, Line: line, Stage: sweep.StageEnded},
 			Window{Kind: Sweep, Line: line, Stage: sweep.StageTaken, Index: 1},

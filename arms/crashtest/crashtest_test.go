@@ -1,7 +1,10 @@
 package crashtest
 
 import (
+	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -76,3 +79,74 @@ func TestSample(t *testing.T) {
 		t.Errorf("%d of 3 windows", len(got))
 	}
 }
+
+// The moments of QMP calls are those of a run that said how long they took; a
+// program dies there once, in the call that is meant.
+func TestWatch(t *testing.T) {
+	if does := os.Getenv(watched); does != "" {
+		w, _ := FromEnvironment()
+		watch := w.Watch()
+		for i := range 2 {
+			for _, command := range []string{"migrate", "snapshot-load"} {
+				ended := watch(command)
+				if does == "hangs in the last" && i == 1 && command == "snapshot-load" {
+					select {}
+				}
+				time.Sleep(5 * time.Millisecond)
+				ended()
+			}
+		}
+		if does == "hangs afterwards" {
+			select {}
+		}
+		os.Exit(7)
+	}
+	h := &Harness{Arm: "none", State: t.TempDir(), QMP: 4, Lines: -1}
+	if err := os.MkdirAll(filepath.Join(h.State, "runs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	does := "ends"
+	h.Program = func(ctx context.Context, env []string, _ ...string) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestWatch$")
+		cmd.Env = append(append(os.Environ(), watched+"="+does), env...)
+		return cmd
+	}
+	_, said, err := h.run(t.Context(), []string{Window{Kind: Timing}.Environment()}, nil)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		t.Fatalf("%v: %s", err, said)
+	}
+	if h.calls = timed(said); len(h.calls) != 4 || h.calls[3].Command != "snapshot-load" || h.calls[3].Call != 2 || h.calls[3].Delay < 5*time.Millisecond {
+		t.Fatalf("%+v of %s", h.calls, said)
+	}
+	windows := h.Windows(1, 0)
+	if len(windows) != 2*2*4 {
+		t.Errorf("%d windows: %v", len(windows), windows)
+	}
+	for _, w := range windows {
+		if !slices.ContainsFunc(h.calls, func(c Window) bool {
+			return c.Command == w.Command && c.Call == w.Call && w.Kind == QMP && w.Delay <= c.Delay+10*time.Microsecond
+		}) {
+			t.Errorf("%+v is in none of %+v", w, h.calls)
+		}
+	}
+	for _, c := range []struct {
+		w            Window
+		does         string
+		dies, inside bool
+	}{
+		{Window{Kind: QMP, Command: "snapshot-load", Call: 2}, "hangs in the last", true, true},
+		{Window{Kind: QMP, Command: "migrate", Call: 1, Delay: time.Second}, "hangs afterwards", true, false},
+		{Window{Kind: QMP, Command: "migrate", Call: 3}, "ends", false, false},
+		{Window{Kind: QMP, Command: "snapshot-save", Call: 1}, "ends", false, false},
+	} {
+		does = c.does
+		_, said, err := h.run(t.Context(), []string{c.w.Environment()}, nil)
+		died := errors.As(err, &exit) && exit.ExitCode() == -1
+		if inside := strings.Contains(said, saidInside); died != c.dies || inside != c.inside {
+			t.Errorf("%s: died %v, inside %v: %s", c.w, died, inside, said)
+		}
+	}
+}
+
+const watched = "DRUMS_TEST_WATCHED"

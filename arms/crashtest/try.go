@@ -30,7 +30,7 @@ type Result struct {
 	Name   string `json:"name"`
 	// Killed: the program died by SIGKILL in the window. Otherwise the run was over before.
 	Killed bool `json:"killed"`
-	// Inside: the criu call had not ended yet when the program was killed.
+	// Inside: the call of criu or QMP had not ended yet when the program was killed.
 	Inside bool   `json:"inside,omitempty"`
 	Claim  string `json:"claim,omitempty"`
 	// Taken counts what sweeps took away, by kind.
@@ -171,6 +171,7 @@ func (h *Harness) crashOnce(ctx context.Context, w Window, r *Result) (dir strin
 		during = func(pid int) { r.Inside = killInCriu(ctx, pid, w) }
 	}
 	dir, said, err := h.run(ctx, []string{env.Environment()}, during)
+	r.Inside = r.Inside || strings.Contains(said, saidInside)
 	if ctx.Err() != nil {
 		return dir, fmt.Errorf("%s: the program did not end within %s: %s", w, patience, said)
 	}

@@ -151,7 +151,7 @@ func (p *place) adopt(ctx context.Context, things owned, h bench.TenancyHandle, 
 	if err := things.present("directory", h.Folder); err != nil {
 		return nil, err
 	}
-	t := &tenancy{dir: h.Folder, dirID: folder.Id, policy: h.Policy, exclude: h.Exclude, procID: h.Process, held: state == "stopped", self: p.root.boot.self(), tool: p.arm.tool}
+	t := &tenancy{dir: h.Folder, dirID: folder.Id, policy: h.Policy, exclude: h.Exclude, procID: h.Process, held: state == "stopped", self: p.root.boot.self(), tool: p.arm.tool, watch: p.arm.watch}
 	if h.From != "" {
 		t.from = &engine.Checkpoint{Dir: h.From}
 	}

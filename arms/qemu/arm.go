@@ -32,6 +32,7 @@ type Arm struct {
 	tool     Tool
 	host     []bench.Fact
 	accel    engine.Reading[string]
+	watch    func(string) func()
 
 	mu    sync.Mutex
 	owner *cgroup.Owner
@@ -43,6 +44,10 @@ type Arm struct {
 func New(settings bench.QEMUSettings, tool Tool, accel engine.Reading[string], host []bench.Fact) *Arm {
 	return &Arm{settings: settings, tool: tool, accel: accel, host: host}
 }
+
+// Watch has f be called when a machine begins to save or load its state, with the
+// QMP command that does it; what f returns is called once that has ended.
+func (a *Arm) Watch(f func(command string) (ended func())) { a.watch = f }
 
 // Describe implements engine.Arm.
 func (a *Arm) Describe() engine.Description {

@@ -63,6 +63,8 @@ type tenancy struct {
 	// tool is the QEMU that runs; form is the capability that its migration was last set to.
 	tool Tool
 	form string
+	// watch is the arm's; nil for none.
+	watch func(string) func()
 	// asking is held by whoever observes: a question to the guest is a connection
 	// too, and must not look like somebody else's.
 	asking sync.Mutex
@@ -160,7 +162,7 @@ func (p *place) move(s shape) (*tenancy, error) {
 	if p.now != nil {
 		return nil, errors.New("move into place: it is taken")
 	}
-	t := &tenancy{dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), dirID: -1, procID: -1, shape: s, self: p.root.boot.self(), tool: p.arm.tool}
+	t := &tenancy{dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), dirID: -1, procID: -1, shape: s, self: p.root.boot.self(), tool: p.arm.tool, watch: p.arm.watch}
 	p.next++
 	p.now = t // from here on vacate takes away whatever was made
 	intended := false

@@ -16,6 +16,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/engine/guest"
+	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps/gate"
 )
@@ -510,11 +511,12 @@ func TestLocksAreKept(t *testing.T) {
 	}
 }
 
-// The whole plan: every gate passes, and the record says how the machine ran.
+// The whole plan, with a pool: every gate passes, the record says how the machine
+// ran, and what it took to make a slot ready, which is in no clock.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	m := light(t)
-	m.Experiment.Rollouts = 1
+	m.Experiment.Rollouts, m.Experiment.Pool = 2, 1
 	m.Task.Oracle = []bench.Command{{Exec: []string{"/usr/bin/touch", "/root/done"}, Timeout: "30s"}}
 	m.Checker.Exec = []string{"/usr/bin/test", "-e", "/root/done"}
 	m.Checker.Failure.Exit = 1
@@ -530,8 +532,16 @@ func TestPlan(t *testing.T) {
 	if !slices.ContainsFunc(r.Facts, func(f bench.Fact) bool { return f.Name == engine.Accelerator && f.Value == "tcg" }) {
 		t.Errorf("the record does not say how the machine ran: %+v", r.Facts)
 	}
+	slots := map[string]bool{}
 	for _, o := range r.Rollouts {
-		t.Logf("rollout %d: %s %+v %v", o.Index, o.Class, o.Clocks, o.Spans)
+		t.Logf("rollout %d in %s: %s %+v %v, prepared %s", o.Index, o.Slot, o.Class, o.Clocks, o.Spans, o.Prepared)
+		if (o.Prepared == "") != (o.Control != "") || o.Control == "" && (o.Class != record.Success || o.Memory == nil) {
+			t.Errorf("rollout %d: %+v", o.Index, o)
+		}
+		slots[o.Slot] = true
+	}
+	if len(slots) != 2 {
+		t.Errorf("slots %v, want the one that acts and that of the pool", slots)
 	}
 }
 

@@ -20,6 +20,14 @@ import (
 // tag of the snapshot in a slot's own disk. A disk holds one.
 const tag = "drums"
 
+// began tells who watches that a command works; call what it returns once that is over.
+func (t *tenancy) began(command string) (ended func()) {
+	if t.watch == nil {
+		return func() {}
+	}
+	return t.watch(command)
+}
+
 // job runs snapshot-save, snapshot-load or snapshot-delete to its end and takes its
 // job away. A job's own error is in query-jobs, not in the command's reply.
 func (t *tenancy) job(ctx context.Context, command string) error {
@@ -28,6 +36,7 @@ func (t *tenancy) job(ctx context.Context, command string) error {
 	if command != "snapshot-delete" {
 		args["vmstate"] = "disk"
 	}
+	defer t.began(command)()
 	if err := t.execute(ctx, command, args, nil); err != nil {
 		return err
 	}
@@ -79,6 +88,7 @@ func (t *tenancy) saveState(ctx context.Context, form, path string) error {
 	} else if err := t.mon.qmp.ExecuteWithFile(ctx, f, "getfd", map[string]any{"fdname": "state"}, nil); err != nil {
 		return err
 	}
+	defer t.began("migrate")()
 	if err := t.execute(ctx, "migrate", map[string]any{"uri": uri}, nil); err != nil {
 		return err
 	}
@@ -170,6 +180,7 @@ func (t *tenancy) loadState(ctx context.Context, form string) error {
 	if t.filesByName() {
 		uri = "file:" + inherited(fdIncoming)
 	}
+	defer t.began("migrate-incoming")()
 	if err := t.execute(ctx, "migrate-incoming", map[string]any{"uri": uri}, nil); err != nil {
 		return err
 	}

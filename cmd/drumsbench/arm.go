@@ -77,6 +77,7 @@ func newArm(ctx context.Context, kind string, a bench.Arms, state string) (engin
 		if err := arm.Usable(); err != nil {
 			return nil, nil, err
 		}
+		arm.Watch(seams.machine)
 		return arm, append(arm.Facts(ctx), footprintFact([]footprint.Program{{Path: tool.Path}}, machineNeeds(a.Qemu.Accel))), nil
 	case fake.Kind:
 		arm, err := fake.New(*a.Fake)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/crashtest"
 	"github.com/drumsbench/drumsbench/arms/fake"
+	"github.com/drumsbench/drumsbench/arms/qemu"
 )
 
 var (
@@ -34,7 +35,7 @@ var (
 // crasher is drumsbench, but for the window in which it kills itself.
 func crasher() {
 	if w, ok := crashtest.FromEnvironment(); ok {
-		seams.ledger, seams.sweep, seams.events = w.WrapLedger, w.AtPoint, w.WrapSink
+		seams.ledger, seams.sweep, seams.events, seams.machine = w.WrapLedger, w.AtPoint, w.WrapSink, w.Watch()
 	}
 	main()
 }
@@ -45,11 +46,13 @@ const (
 )
 
 // crashArms are the arms of the suite: how many windows of each the everyday
-// suite tries, and how many random moments are among all windows.
+// suite tries (of one with none it makes no run), and how many random moments are
+// among all windows.
 var crashArms = []struct {
 	harness        func(*testing.T, string) *crashtest.Harness
 	sample, random int
-}{{fakeCrash, 12, 40}, {drumsCrash, 8, 30}, {ociCrash, 6, 20}, {fuseCrash, 2, 6}}
+}{{fakeCrash, 12, 40}, {drumsCrash, 8, 30}, {ociCrash, 6, 20}, {fuseCrash, 2, 6},
+	{qemuCrash(qemu.MethodFile), 2, 12}, {qemuCrash(qemu.MethodInPlace), 0, 6}, {qemuCrash(qemu.MethodLoadVM), 0, 6}}
 
 // TestCrash kills the program in the crash windows of the arms.
 // It runs in a mount namespace where /tmp and its like are its own: what lies
@@ -133,7 +136,7 @@ type crashRecord struct {
 	// Tried counts windows in which the program was killed, by arm and kind.
 	Tried map[string]map[string]int `json:"tried"`
 	Total int                       `json:"total"`
-	// Inside counts those in which a criu call had not ended yet.
+	// Inside counts those in which a call of criu or QMP had not ended yet.
 	Inside  int                `json:"inside"`
 	Failed  int                `json:"failed"`
 	Results []crashtest.Result `json:"results"`
@@ -161,6 +164,9 @@ func crashInside(t *testing.T, folder string) {
 	kept := crashRecord{Started: time.Now().UTC(), Seed: seed(), All: *crashAll, Tried: map[string]map[string]int{}}
 	fmt.Printf("crash windows: seed %d\n", kept.Seed)
 	for _, arm := range crashArms {
+		if arm.sample == 0 && !*crashAll && *crashOnly == "" {
+			continue
+		}
 		h := arm.harness(t, folder)
 		if one && h.Arm != onlyArm {
 			continue
@@ -207,9 +213,9 @@ func crashInside(t *testing.T, folder string) {
 	if err != nil {
 		t.Error(err)
 	}
-	fmt.Printf("crash windows: %d tried, %d of them while criu worked, %d failed, in %.0f s: %v; %s\n", kept.Total, kept.Inside, kept.Failed, kept.Seconds, kept.Tried, path)
+	fmt.Printf("crash windows: %d tried, %d of them while criu or QEMU worked, %d failed, in %.0f s: %v; %s\n", kept.Total, kept.Inside, kept.Failed, kept.Seconds, kept.Tried, path)
 	if *crashAll && *crashOnly == "" && (kept.Total < 200 || kept.Inside < 4) {
-		t.Errorf("%d windows were tried, %d while criu worked; want at least 200 and 4", kept.Total, kept.Inside)
+		t.Errorf("%d windows were tried, %d while criu or QEMU worked; want at least 200 and 4", kept.Total, kept.Inside)
 	}
 }
 
@@ -229,7 +235,13 @@ func unswept(ctx context.Context, t *testing.T, h *crashtest.Harness) {
 			"left behind: loop device ", "left behind: network namespace ", "left behind: file ",
 		}},
 		"drums-fuse": {"mount", []string{"the ledger still has export", "left behind: process ", "left behind: loop device ", "left behind: mount "}},
+		"qemu-file": {"process", []string{
+			"the ledger still has process", "left behind: process ", "left behind: control group ", "left behind: file ",
+		}},
 	}[h.Arm]
+	if see.bind == "" { // as the same arm before it
+		return
+	}
 	w, ok := h.After("bind", see.bind)
 	if !ok {
 		t.Fatalf("no line of the ledger binds a %s", see.bind)
@@ -416,3 +428,65 @@ func fuseCrash(t *testing.T, folder string) *crashtest.Harness {
 		Run: []string{"-t", "rollouts=1", "--arm", "drums", "--reset", "restore", filepath.Dir(path)},
 	}
 }
+
+// qemuCrash is the qemu arm, emulated, by one method of snapshots. It comes after
+// drumsCrash and uses its copies. The windows at lines of the ledger are those of
+// the first method: the others own the same things.
+func qemuCrash(method string) func(*testing.T, string) *crashtest.Harness {
+	return func(t *testing.T, folder string) *crashtest.Harness {
+		state, dir := filepath.Join(folder, "qemu"), filepath.Join(folder, "checkout", "manifests", "crash")
+		_, err := os.Stat(dir)
+		warm := err == nil // by another method
+		if !warm {
+			newState(t, folder, "qemu")
+			err := errors.Join(
+				copyFile(filepath.Join(folder, "drums", "images", "tiny.qcow2"), filepath.Join(state, "images", "tiny.qcow2")),
+				os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "crash.cue"), []byte(machineManifest), 0o644),
+			)
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		h := &crashtest.Harness{
+			Arm: "qemu-" + method, Program: crashProgram(state), State: state, QMP: 4, Warm: warm,
+			Run: []string{"--arm", "qemu", "--reset", "restore", "-t", "snapshot=" + method, dir},
+		}
+		if method != qemu.MethodFile {
+			h.Lines = -1
+		}
+		return h
+	}
+}
+
+// machineManifest has no interpreter in it, which takes longer to start under
+// emulation than the machine takes to boot.
+const machineManifest = `package crash
+
+import (
+	"drumsbench.example/manifests/pins"
+	"github.com/drumsbench/drumsbench/schemas/bench"
+)
+
+bench.#Manifest & {
+	apiVersion: "bench/v1alpha1"
+	name:       "crash"
+	image: {file: "tiny.qcow2", sha256: pins.tiny}
+	network: "none"
+	guest: {
+		services: [{name: "holder", ready: "/run/held", exec: ["/usr/bin/flock", "/root/lock", "/bin/sh", "-c", "touch /run/held; exec sleep 1000000"]}]
+		server: {port: 5000, exec: ["/usr/local/bin/guestd", "init"], sha256: pins.guestd}
+	}
+	resources: {vcpus: 1, memory: "256MiB", swap: "0", pids: 128}
+	task: {id: "touch", oracle: [{exec: ["/usr/bin/touch", "/root/done"]}]}
+	policy: oracle: {}
+	checker: {exec: ["/usr/bin/test", "-e", "/root/done"], success: exit: 0, failure: exit: 1}
+	canary: file: "/root/.canary"
+	readiness: {period: "10ms", deadline: "60s"}
+	checkpoint: establishedTCP: "refuse"
+	arms: qemu: {
+		accel:    "tcg"
+		snapshot: *"file" | "inplace" | "loadvm" @tag(snapshot)
+	}
+	experiment: {reset: ["restore"], rollouts: 1}
+}
+`

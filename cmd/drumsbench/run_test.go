@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -169,5 +170,32 @@ func TestRunInterrupted(t *testing.T) {
 				t.Errorf("verdict %s, reason %q", r.Verdict, r.Reason)
 			}
 		})
+	}
+}
+
+// Slots of a pool are made ready beforehand on a real arm too: what that took is in
+// no clock, is told apart, and is paid by the run.
+func TestRunPool(t *testing.T) {
+	cmd, stdout, stderr, out := runLocks(t, "--arm", "oci", "-t", "pool=2", "-t", "rollouts=3")
+	if got := exitOf(t, cmd.Run()); got != 0 {
+		t.Fatalf("exit code %d\n%s%s", got, stdout, stderr)
+	}
+	for _, arm := range []string{"drums", "oci"} {
+		run := filepath.Join(out, arm+"-restore")
+		nothingOwned(t, run)
+		slots := map[string]bool{}
+		for _, o := range readBack(t, run).Rollouts {
+			if o.Control != "" {
+				continue
+			}
+			slots[o.Slot] = true
+			prepared, err := strconv.ParseInt(string(o.Prepared), 10, 64)
+			if err != nil || prepared <= 0 || o.Class != record.Success || o.Clocks == nil || o.Clocks.Usable == "" || o.Clocks.Mechanism != "" {
+				t.Errorf("%s: rollout %d %s was prepared in %q, with the clocks %+v", arm, o.Index, o.Class, o.Prepared, o.Clocks)
+			}
+		}
+		if len(slots) != 3 {
+			t.Errorf("%s: slots %v, want the one that acts and two of the pool", arm, slots)
+		}
 	}
 }

@@ -16,6 +16,8 @@ var seams struct {
 	events func(engine.Sink) engine.Sink
 	// sweep is called at each point of a sweep.
 	sweep func(sweep.Point)
+	// machine is told when a machine begins to save or load its state, and by its result that this has ended.
+	machine func(command string) (ended func())
 	// prober stands for the host.
 	prober engine.HostProber
 	// progress is put around who is told of a run's progress.

@@ -221,6 +221,42 @@ func TestRegistration(t *testing.T) {
 	}
 }
 
+// How a baseline is run is under the digest: its pool, its snapshots, its accelerator.
+// A run of another configuration is none of the registration's.
+func TestRegisteredConfiguration(t *testing.T) {
+	m := recordtest.Run{Rollouts: 8, Bars: []bench.Bar{bar("quick", "1h")}}.Plans()
+	m.Arms.Qemu = &bench.QEMUSettings{Accel: "kvm", Snapshot: "file", Headroom: "512MiB"}
+	m.Experiment.Pool = 2
+	r, err := New(m, recordtest.Engine, soon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Method.Pool != 2 || r.Manifest.Arms.Qemu.Snapshot != "file" {
+		t.Errorf("%+v %+v", r.Method, r.Manifest.Arms.Qemu)
+	}
+	for says, change := range map[string]func(*bench.Manifest){
+		"experiment.pool is 0, registered is 2": func(m *bench.Manifest) { m.Experiment.Pool = 0 },
+		`arms.qemu.snapshot is "loadvm", registered is "file"`: func(m *bench.Manifest) {
+			m.Arms.Qemu = &bench.QEMUSettings{Accel: "kvm", Snapshot: "loadvm", Headroom: "512MiB"}
+		},
+		`arms.qemu.accel is "tcg", registered is "kvm"`: func(m *bench.Manifest) {
+			m.Arms.Qemu = &bench.QEMUSettings{Accel: "tcg", Snapshot: "file", Headroom: "512MiB"}
+		},
+		`arms.qemu.headroom is "128MiB", registered is "512MiB"`: func(m *bench.Manifest) {
+			m.Arms.Qemu = &bench.QEMUSettings{Accel: "kvm", Snapshot: "file", Headroom: "128MiB"}
+		},
+	} {
+		other := m
+		change(&other)
+		if err := r.Admit(other, recordtest.Engine); !errors.Is(err, engine.ErrRefused) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+		if o, err := New(other, recordtest.Engine, soon); err != nil || o.Digest == r.Digest || o.Digests["manifest"] == r.Digests["manifest"] {
+			t.Errorf("%s: the same digest, or %v", says, err)
+		}
+	}
+}
+
 // A registration that was changed by hand is found out, wherever it was changed.
 func TestChangedRegistration(t *testing.T) {
 	o := recordtest.Run{Rollouts: 8, Bars: []bench.Bar{bar("quick", "1h")}}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/docker/go-units"
+
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/stats"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -97,6 +99,11 @@ func (r *Run) Metrics() (list []Metric) {
 		}
 		add(c.name, what+": "+c.title, "ns", "from the start of the reset", sample)
 	}
+	var prepared []float64
+	for _, o := range valid {
+		prepared = appendNumber(prepared, o.Prepared)
+	}
+	add("prepared", "Made ready in the pool", "ns", "in no clock of the reset, and paid by the run", prepared)
 	spans := map[string][]float64{}
 	for _, o := range valid {
 		for name, ns := range o.Spans {
@@ -126,6 +133,13 @@ func (r *Run) Metrics() (list []Metric) {
 			}
 		}
 		add(m.name, m.title, "bytes", m.note, sample)
+		if bound, err := units.RAMInBytes(string(r.Manifest.Resources.Memory)); m.name == "private-dirty" && err == nil && bound > 0 {
+			shares := make([]float64, len(sample))
+			for i, v := range sample {
+				shares[i] = v / float64(bound)
+			}
+			add(m.name+".share", m.title+", of the slot's memory", "share", "of "+string(r.Manifest.Resources.Memory)+", which is what the slot, or its machine, may have", shares)
+		}
 	}
 	var layers []float64
 	for _, o := range valid {

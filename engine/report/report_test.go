@@ -153,6 +153,16 @@ func TestMetrics(t *testing.T) {
 	if m := metric(t, r, "private-dirty"); *m.Summary.P50.Value != 9<<20 {
 		t.Errorf("%+v", m)
 	}
+	r.Manifest.Resources.Memory = "64MiB"
+	if m := metric(t, r, "private-dirty.share"); *m.Summary.P50.Value != 9.0/64 || !strings.Contains(m.Note, "64MiB") {
+		t.Errorf("%+v", m)
+	}
+	for i := range r.Record.Rollouts { // as with a pool
+		r.Record.Rollouts[i].Prepared = "7000000"
+	}
+	if m := metric(t, r, "prepared"); *m.Summary.P50.Value != 7e6 || m.Summary.N != 6 {
+		t.Errorf("%+v", m)
+	}
 	for name, text := range write(t, Input{Runs: []*Run{r}}) {
 		if strings.HasSuffix(name, ".html") && strings.Contains(text, "999.0 s") {
 			t.Errorf("%s has the number of a control or warm-up", name)
