@@ -130,8 +130,9 @@ func goodHost() *planted {
 			Accelerator: func(_ context.Context, _ qemu.Tool, accel string) engine.Reading[string] {
 				return engine.Known(accel, "test", engine.ViewHost)
 			},
-			Tun:   func() error { return nil },
-			Check: func(context.Context, criu.Tool) error { return nil },
+			Kernel: func(context.Context, qemu.Tool, string) (bool, error) { return true, nil },
+			Tun:    func() error { return nil },
+			Check:  func(context.Context, criu.Tool) error { return nil },
 			Version: func(_ context.Context, path string) (string, error) {
 				if v, ok := p.versions[path]; ok {
 					return v, nil

@@ -45,6 +45,8 @@ type Probes struct {
 	QEMU func(ctx context.Context) (qemu.Tool, error)
 	// Accelerator starts an empty machine with an accelerator and reads back which one runs it.
 	Accelerator func(ctx context.Context, tool qemu.Tool, accel string) engine.Reading[string]
+	// Kernel has the kernel of an image that was used run with an accelerator; tried is false where there is none.
+	Kernel func(ctx context.Context, tool qemu.Tool, accel string) (tried bool, err error)
 	// Tun makes a tap device in a network namespace of its own.
 	Tun func() error
 	// Check asks that CRIU whether this kernel lets it work.

@@ -64,6 +64,7 @@ func qemuTools(_ context.Context, h *Host) []bench.HostFinding {
 
 // accelerators are tried, each with a machine whose guest has a few instructions: that
 // QEMU has KVM built in, that /dev/kvm is there, and that QEMU starts with it, says little.
+// Where an image's kernel is there it is tried too: kernels have hung where such guests ran.
 func accelerators(ctx context.Context, h *Host) []bench.HostFinding {
 	tool, err := h.QEMU(ctx)
 	if err != nil {
@@ -91,7 +92,14 @@ func accelerators(ctx context.Context, h *Host) []bench.HostFinding {
 	case software != "":
 		return one(Warn, "qemu-accel", "QEMU runs with KVM, and it is software: "+software, "measure on a host whose processor virtualises")
 	}
-	return append(found, fine("qemu-accel", "QEMU runs machines with KVM, read back, and a guest ran to its end")...)
+	switch tried, err := h.Kernel(ctx, tool, "kvm"); {
+	case err != nil:
+		return one(Warn, "qemu-accel", `accel: "kvm" does not serve here: a guest of a few instructions runs, and Linux does not start: `+err.Error(),
+			`use a host on which Linux starts under KVM; accel: "tcg" emulates`)
+	case !tried:
+		return fine("qemu-accel", "QEMU runs machines with KVM, read back, and a guest of a few instructions ran to its end; a kernel is tried once an image was used with this arm")
+	}
+	return append(found, fine("qemu-accel", "QEMU runs machines with KVM, read back, and an image's kernel started")...)
 }
 
 // tun: a machine's network card hangs on such a device, in a namespace of its own.

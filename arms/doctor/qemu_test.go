@@ -41,6 +41,11 @@ func TestMachines(t *testing.T) {
 		{"no qemu-img", func(p *planted) { p.absent["/qemu-img"] = true }, "lack qemu-tools: no qemu-img", Lack},
 		{"KVM does not start", accel(engine.Unknown[string]("Could not access KVM", engine.ViewHost)), `warn qemu-accel: accel: "kvm" is refused here: Could not access KVM`, OK},
 		{"KVM falls back", accel(engine.Known("tcg", "test", engine.ViewHost)), "warn qemu-accel", OK},
+		{"a kernel hangs under KVM", func(p *planted) {
+			p.Kernel = func(context.Context, qemu.Tool, string) (bool, error) {
+				return true, fmt.Errorf("%w: the kernel does not get to its root file system", engine.ErrDeadline)
+			}
+		}, `warn qemu-accel: accel: "kvm" does not serve here: a guest of a few instructions runs, and Linux does not start: `, OK},
 		{"no machine starts", func(p *planted) {
 			p.Accelerator = func(context.Context, qemu.Tool, string) engine.Reading[string] {
 				return engine.Unknown[string]("no memory", engine.ViewHost)

@@ -39,6 +39,13 @@ func This(state string) *Host {
 			QEMU:    func(ctx context.Context) (qemu.Tool, error) { return qemu.Locate(ctx, "") },
 			Accelerator: func(ctx context.Context, t qemu.Tool, accel string) engine.Reading[string] {
 				return t.Accelerator(ctx, accel)
+			},
+			Kernel: func(ctx context.Context, t qemu.Tool, accel string) (bool, error) {
+				kernel := qemu.Kernel(state)
+				if kernel == "" {
+					return false, nil
+				}
+				return true, t.Boots(ctx, accel, kernel)
 			}, Tun: qemu.ProbeLink,
 			Check:   checkTool,
 			Version: version,

@@ -15,6 +15,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 // The tool's program is told from another by what it is, not by its name.
@@ -82,6 +83,61 @@ func TestGuestIsTried(t *testing.T) {
 				t.Errorf("%q %v %s", text, known, have.Reason())
 			}
 		})
+	}
+}
+
+// A kernel counts as started once it said so and ended the machine, and nothing else does.
+func TestKernelIsTried(t *testing.T) {
+	t.Parallel()
+	tool, _ := located(t)
+	state := t.TempDir()
+	dir := filepath.Join(state, "cache", Kind)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if have := Kernel(state); have != "" {
+		t.Errorf("no kernel is %s", have)
+	}
+	for i, name := range []string{"b", "a"} {
+		path := filepath.Join(dir, name+".kernel")
+		at := time.Unix(int64(1000+i), 0)
+		if err := errors.Join(os.WriteFile(path, []byte("no kernel"), 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	none := Kernel(state)
+	if filepath.Base(none) != "a.kernel" {
+		t.Errorf("the newest is %s", none)
+	}
+	if err := tool.Boots(t.Context(), "tcg", none); err == nil {
+		t.Error("a file that is no kernel starts")
+	}
+	s := newArm(t, MethodFile)
+	ws, _ := workspace(t)
+	root, err := s.Mount(t.Context(), ws, bench.MountParams{Image: manifest(t).Image}) // takes its kernel out
+	if err != nil {
+		t.Fatal(describe(err))
+	}
+	if err := errors.Join(root.Release(t.Context()), s.Release(t.Context()), ws.Release(t.Context())); err != nil {
+		t.Error(err)
+	}
+	if err := tool.Boots(t.Context(), "tcg", Kernel(stateDir())); err != nil {
+		t.Errorf("the image's kernel: %v", err)
+	}
+	for does, wants := range map[string]string{"exec sleep 60": "does not get to its root", "echo 'Linux version 6'": "ends before", "echo 'VFS: Unable to mount root fs'; exit 3": "exit status 3"} {
+		ctx := t.Context()
+		if strings.HasPrefix(does, "exec") {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+		}
+		path := filepath.Join(t.TempDir(), "qemu")
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+does+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := (Tool{Path: path}).Boots(ctx, "kvm", none); err == nil || !strings.Contains(err.Error(), wants) {
+			t.Errorf("%s: %v, want %q", does, err, wants)
+		}
 	}
 }
 
