@@ -182,7 +182,7 @@ func crashInside(t *testing.T, folder string) {
 		}
 		fmt.Printf("crash windows: %s: %d of %d\n", h.Arm, len(windows), len(h.Windows(kept.Seed, arm.random)))
 		kept.Tried[h.Arm] = map[string]int{}
-		if !one {
+		if !one || only.MatchString("unswept") {
 			t.Run(h.Arm+"/unswept", func(t *testing.T) { unswept(ctx, t, h) })
 		}
 		for _, w := range windows {
