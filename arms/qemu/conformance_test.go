@@ -23,18 +23,19 @@ func light(t testing.TB) bench.Manifest {
 	return m
 }
 
-// apart is set in a process that runs the conformance suite and nothing else.
+// apart is set in a process that runs one test and nothing else.
 const apart = "DRUMS_TEST_APART"
 
-// The suite looks at its own process: what goroutines and children are left. So it
-// has one of its own, and runs beside the other tests.
-func TestConformance(t *testing.T) {
-	if os.Getenv(apart) != "" {
-		conforms(t)
-		return
+// alone says that this process is there for the test. Elsewhere it starts such a one,
+// beside the other tests, and tells what became of it. What looks at its own process
+// (children, goroutines, network namespaces that it holds) must be alone in it.
+func alone(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(apart) == t.Name() {
+		return true
 	}
 	t.Parallel()
-	pattern := "^TestConformance$"
+	pattern := "^" + t.Name() + "$"
 	if _, below, ok := strings.Cut(flag.Lookup("test.run").Value.String(), "/"); ok {
 		pattern += "/" + below
 	}
@@ -46,15 +47,22 @@ func TestConformance(t *testing.T) {
 		args = append(args, "-test.timeout="+(time.Until(deadline)*9/10).String())
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(os.Environ(), apart+"=1")
+	cmd.Env = append(os.Environ(), apart+"="+t.Name())
 	out, err := cmd.CombinedOutput()
 	if err != nil || testing.Verbose() {
 		t.Logf("%s", out)
 	}
 	if err != nil {
-		t.Errorf("the suite, in a process of its own: %v", err)
+		t.Errorf("in a process of its own: %v", err)
 	} else if !strings.Contains(string(out), "PASS") || strings.Contains(string(out), "no tests to run") {
-		t.Errorf("the suite did not run: %s", out)
+		t.Errorf("it did not run in a process of its own: %s", out)
+	}
+	return false
+}
+
+func TestConformance(t *testing.T) {
+	if alone(t) {
+		conforms(t)
 	}
 }
 

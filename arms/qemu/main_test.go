@@ -113,7 +113,8 @@ func workspace(t testing.TB) (*engine.Workspace, *record.Dir) {
 	return ws, dir
 }
 
-// execute runs the manifest's plan on an arm and returns the outcomes by step.
+// execute runs the manifest's plan on an arm and returns the outcomes by step. Its test
+// is alone in its process: whatever network namespace that holds is taken for the run's.
 func execute(t testing.TB, arm engine.Arm, m bench.Manifest, reset string) (engine.Result, map[string]bench.StepOutcome, bench.Record) {
 	t.Helper()
 	workload, err := compile.Workload(m)

@@ -514,7 +514,9 @@ func TestLocksAreKept(t *testing.T) {
 // The whole plan, with a pool: every gate passes, the record says how the machine
 // ran, and what it took to make a slot ready, which is in no clock.
 func TestPlan(t *testing.T) {
-	t.Parallel()
+	if !alone(t) {
+		return
+	}
 	m := light(t)
 	m.Experiment.Rollouts, m.Experiment.Pool = 2, 1
 	m.Task.Oracle = []bench.Command{{Exec: []string{"/usr/bin/touch", "/root/done"}, Timeout: "30s"}}
