@@ -244,7 +244,7 @@ func OwnKernel() Confinement {
 	return Confinement{Capabilities: "of a kernel of its own", Devices: "of a kernel of its own"}
 }
 
-// Filling is an optional interface of a Slot whose memory may come back while it runs. A slot of which all is there
+// Filling is an optional interface of a Slot: its memory may come back while it runs. A slot of which all is there
 // does nothing and has no facts.
 type Filling interface {
 	// BecameReady tells the slot that it is.

@@ -62,6 +62,7 @@ var capabilities = map[string]struct{ is, by reflect.Type }{
 	"Adopter":          {reflect.TypeFor[engine.Adopter](), reflect.TypeFor[Outliving]()},
 	"Cached":           {reflect.TypeFor[engine.Cached](), reflect.TypeFor[*root]()},
 	"CheckpointOpener": {reflect.TypeFor[engine.CheckpointOpener](), reflect.TypeFor[*Arm]()},
+	"Filling":          {reflect.TypeFor[engine.Filling](), reflect.TypeFor[*slot]()},
 	"Lasting":          {reflect.TypeFor[engine.Lasting](), reflect.TypeFor[*place]()},
 	"Mortal":           {reflect.TypeFor[engine.Mortal](), reflect.TypeFor[*slot]()},
 	"Renamer":          {reflect.TypeFor[engine.Renamer](), reflect.TypeFor[*slot]()},
