@@ -33,6 +33,29 @@ func deskManifest(t *testing.T, name string) string {
 	return path
 }
 
+// changedDesk is a copy of manifests/rename beside the others, so that it has their pins, with another manifest.
+func changedDesk(t *testing.T, name string, change func(string) string) string {
+	t.Helper()
+	from := deskManifest(t, "rename")
+	dir, err := os.MkdirTemp(filepath.Dir(from), "drums-"+name+"-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "rename.cue")
+	manifest, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, []byte(change(string(manifest))), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // runDesk runs a manifest on the real arm, which must pass, and returns the folder of its runs.
 func runDesk(t *testing.T, path string, args ...string) string {
 	t.Helper()
@@ -152,9 +175,17 @@ func TestDeskRename(t *testing.T) {
 }
 
 // Four desks of one checkpoint at once: each has its own screen, port and
-// canary, and passes every gate.
+// canary, and passes every gate, also those that compare them with each other and
+// with two cold desks.
 func TestDeskSiblings(t *testing.T) {
-	out := runDesk(t, deskManifest(t, "rename"), "--arm", "drums", "-t", "rollouts=4", "-t", "slots=4", "--reset", "restore")
+	path := changedDesk(t, "siblings", func(manifest string) string {
+		const before = "\n\tcanary: file:"
+		if strings.Count(manifest, before) != 1 {
+			t.Fatal("manifests/rename has its canary in another form")
+		}
+		return strings.Replace(manifest, before, "\n\thygiene: {}"+before, 1)
+	})
+	out := runDesk(t, path, "--arm", "drums", "-t", "rollouts=4", "-t", "slots=4", "--reset", "restore")
 	run := filepath.Join(out, "drums-restore")
 	nothingOwned(t, run)
 	r := readBack(t, run)
@@ -168,6 +199,14 @@ func TestDeskSiblings(t *testing.T) {
 		}
 	}
 	receipts := receiptsOf(t, run)
+	for fact, want := range map[string]string{"differs.hostname": "4", "differs.canary": "4", "differs.server-draw": "4", "residue.address-layout": "declared"} {
+		if have := factOf(receipts["s0/gate-hygiene"], fact); !strings.Contains(have, want) {
+			t.Errorf("siblings: %s is %q, want %q", fact, have, want)
+		}
+	}
+	if have := factOf(receipts["s0/gate-audit"], "shared-devices"); have != `["/dev/null"]` {
+		t.Errorf("siblings share the devices %s", have)
+	}
 	slots, urls, canaries, before, after := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[bench.SHA256]bool{}, map[bench.SHA256]bool{}
 	// All four acted at one time.
 	var lastStart, firstEnd int64 = 0, 1 << 62
@@ -233,47 +272,29 @@ func TestDeskHands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A manifest beside the others, so that it has their pins.
-	dir, err := os.MkdirTemp(filepath.Dir(deskManifest(t, "rename")), "drums-hands-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	manifest, err := os.ReadFile(filepath.Join(deskManifest(t, "rename"), "rename.cue"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	quoted, err := json.Marshal(string(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const oracle = "oracle: ["
-	if strings.Count(string(manifest), oracle) != 1 {
-		t.Fatal("manifests/rename has its oracle in another form")
-	}
-	check, err := os.ReadFile(filepath.Join(deskManifest(t, "rename"), "check.sh"))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "check.sh"), check, 0o755)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed := strings.Replace(string(manifest), oracle, oracle+`{exec: ["/usr/bin/python3", "-c", `+string(quoted)+`], timeout: "60s"}, `, 1)
-	// Each time that it is to be ready, the terminal answers keys, and is as before once they are taken back.
-	const window = `windows: [{class: "XTerm"}]`
-	if strings.Count(changed, window) != 1 {
-		t.Fatal("manifests/rename has its windows in another form")
-	}
-	changed = strings.Replace(changed, window, `windows: [{class: "XTerm", service: "terminal"}], input: {
-		act: [{exec: ["/usr/bin/python3", "-c", "import pyautogui; pyautogui.write('drums')"]}]
-		// A terminal hides the pointer while somebody types.
-		undo: [{exec: ["/usr/bin/python3", "-c", "import pyautogui; pyautogui.press('backspace', presses=5); pyautogui.move(1, 0); pyautogui.move(-1, 0)"]}]
-		region: {x: 320, y: 160, width: 200, height: 60, why: "the terminal's first lines"}
-	}`, 1)
-	if err := os.WriteFile(filepath.Join(dir, "hands.cue"), []byte(changed), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	out := runDesk(t, filepath.Join(dir, "hands.cue"), "--arm", "drums", "-t", "policy=oracle", "-t", "rollouts=1", "--reset", "restore")
+	path := changedDesk(t, "hands", func(manifest string) string {
+		const oracle = "oracle: ["
+		if strings.Count(manifest, oracle) != 1 {
+			t.Fatal("manifests/rename has its oracle in another form")
+		}
+		manifest = strings.Replace(manifest, oracle, oracle+`{exec: ["/usr/bin/python3", "-c", `+string(quoted)+`], timeout: "60s"}, `, 1)
+		// Each time that it is to be ready, the terminal answers keys, and is as before once they are taken back.
+		const window = `windows: [{class: "XTerm"}]`
+		if strings.Count(manifest, window) != 1 {
+			t.Fatal("manifests/rename has its windows in another form")
+		}
+		return strings.Replace(manifest, window, `windows: [{class: "XTerm", service: "terminal"}], input: {
+			act: [{exec: ["/usr/bin/python3", "-c", "import pyautogui; pyautogui.write('drums')"]}]
+			// A terminal hides the pointer while somebody types.
+			undo: [{exec: ["/usr/bin/python3", "-c", "import pyautogui; pyautogui.press('backspace', presses=5); pyautogui.move(1, 0); pyautogui.move(-1, 0)"]}]
+			region: {x: 320, y: 160, width: 200, height: 60, why: "the terminal's first lines"}
+		}`, 1)
+	})
+	out := runDesk(t, path, "--arm", "drums", "-t", "policy=oracle", "-t", "rollouts=1", "--reset", "restore")
 	run := filepath.Join(out, "drums-restore")
 	if _, said := kept(t, run, receiptsOf(t, run)["r1/act"], "oracle 0.stdout"); string(said) != "all of it\n" {
 		t.Errorf("it said %q", said)
