@@ -103,6 +103,9 @@ type run struct {
 	queue    indexHeap
 	done     chan *Exec
 
+	// late are steps that an earlier attempt finished, by the step that has their values again.
+	late map[int][]int
+
 	windows []window
 	doors   indexHeap // windows that could open, by their first step
 	opening int       // window that is waited for, -1 for none
@@ -447,17 +450,22 @@ func (r *run) conclude(i int, bad bool) {
 	type end struct {
 		step int
 		root int // whose fault it is
+		kept bool
 	}
-	todo := []end{{i, i}}
+	todo := []end{{step: i, root: i}}
 	r.bad[i] = bad
 	for len(todo) > 0 {
 		at := todo[0]
 		todo = todo[1:]
-		if at.step != i {
+		if at.step != i && !at.kept {
 			r.skip(at.step, at.root)
 		}
 		r.states[at.step] = finished
 		r.left--
+		for _, late := range r.late[at.step] { // what an earlier attempt finished has its value now, or never
+			r.bad[late] = r.bad[at.step]
+			todo = append(todo, end{late, at.root, true})
+		}
 		for _, to := range r.plan.dependants[at.step] {
 			r.satisfied(at.step, to)
 			if r.states[to] != waiting {
@@ -466,7 +474,7 @@ func (r *run) conclude(i int, bad bool) {
 			switch {
 			case r.bad[at.step] && !r.plan.Steps[to].Release:
 				r.states[to], r.bad[to] = finished, true
-				todo = append(todo, end{to, at.root})
+				todo = append(todo, end{step: to, root: at.root})
 			case r.pending[to] == 0:
 				r.makeReady(to)
 			}
@@ -519,15 +527,17 @@ func (r *run) unstarted(i int) bool { return r.states[i] == waiting || r.states[
 // is left out by the caller, who goes through the plan in its order.
 func (r *run) leaveOut(i int, why string) {
 	r.notRun(i, bench.Finding{Verdict: NotRun, Subject: "run", Text: why})
-	r.states[i], r.bad[i] = finished, true
-	r.left--
-	for _, to := range r.plan.dependants[i] {
-		r.satisfied(i, to)
-		if r.states[to] == waiting && r.pending[to] == 0 && r.plan.Steps[to].Release {
-			r.makeReady(to)
+	for _, at := range append([]int{i}, r.late[i]...) {
+		r.states[at], r.bad[at] = finished, true
+		r.left--
+		for _, to := range r.plan.dependants[at] {
+			r.satisfied(at, to)
+			if r.states[to] == waiting && r.pending[to] == 0 && r.plan.Steps[to].Release {
+				r.makeReady(to)
+			}
 		}
+		r.leaveWindow(at)
 	}
-	r.leaveWindow(i)
 }
 
 // unwind runs the undo stack, unless a slot is kept.

@@ -18,8 +18,10 @@ type Resume struct {
 	// Values that kept steps gave and that others still need.
 	Values map[string]any
 	// Around stands around the function of a step that is run again. What it returns in
-	// others are values of kept steps, which are there once the step has passed.
+	// others are values of kept steps; Late names those steps, and the step that each waits
+	// for: until that has passed nobody who needs them runs.
 	Around map[string]Around
+	Late   map[string]string
 	// Since is when the run started first; the clock of the run goes on from there.
 	Since time.Time
 	// Receipt is written in place of run_start.
@@ -186,8 +188,18 @@ func (r *run) resumed() {
 		r.values[i] = r.Resume.Values[s.Id]
 		r.reported++
 	}
+	index := map[string]int{}
 	for i, s := range r.plan.Steps {
-		if receipt, kept := r.Resume.Kept[s.Id]; kept {
+		index[s.Id] = i
+	}
+	r.late = map[int][]int{}
+	for i, s := range r.plan.Steps {
+		if by, late := r.Resume.Late[s.Id]; late {
+			r.late[index[by]] = append(r.late[index[by]], i)
+		}
+	}
+	for i, s := range r.plan.Steps {
+		if receipt, kept := r.Resume.Kept[s.Id]; kept && r.Resume.Late[s.Id] == "" {
 			r.conclude(i, Stops(receipt.Verdict, s.Optional))
 		}
 	}

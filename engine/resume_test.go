@@ -24,6 +24,8 @@ func chainPlan(t *testing.T, ran *[]string) (*Plan, Bindings) {
 	}
 	mount := Add[Canary](b, spec("mount", "mount", "", -1))
 	dump := Add[Score](b, spec("base/dump", "dump", "", -1), Read(mount))
+	// Needs nothing but the dump: it must not run before the dump's value is there.
+	Add[Measured](b, spec("base/gate", "gate", "", -1), Read(dump))
 	var last []Input
 	for i, name := range []string{"r0", "r1", "r2", "r3"} {
 		window := []string{"a", "b", "c", "c"}[i]
@@ -47,6 +49,13 @@ func chainPlan(t *testing.T, ran *[]string) (*Plan, Bindings) {
 				return Judged{}, errors.New("it was given something else")
 			}
 			return Judged{}, nil
+		}),
+		Bind("gate", func(_ context.Context, x *Exec, _ struct{}) (Measured, error) {
+			note(x)
+			if In[Score](x, 0).Value != 7 {
+				return Measured{}, errors.New("it was given something else")
+			}
+			return Measured{}, nil
 		}),
 		Bind("act", func(_ context.Context, x *Exec, _ struct{}) (Acted, error) { note(x); return Acted{}, nil }))
 }
@@ -105,8 +114,10 @@ func TestResumedRun(t *testing.T) {
 	var sink recorded
 	res, err := (&Executor{Plan: p, Bindings: bindings, Workspace: &Workspace{}, Sink: &sink, Resume: &Resume{Kept: kept, Since: since,
 		Receipt: bench.Receipt{Void: []string{"mount", "r1/restore"}},
+		Late:    map[string]string{"base/dump": "mount"},
 		Around: map[string]Around{"mount": func(_ context.Context, _ *Exec, own func() (any, error)) (any, map[string]any, error) {
 			v, err := own()
+			time.Sleep(20 * time.Millisecond)
 			return v, map[string]any{"base/dump": Score{Value: 7}}, err
 		}},
 	}}).Run(t.Context())
@@ -114,20 +125,39 @@ func TestResumedRun(t *testing.T) {
 		t.Fatalf("%s: %s: %v", res.Verdict, res.Reason, err)
 	}
 	slices.Sort(ran)
-	if want := []string{"mount", "r1/act", "r1/restore", "r2/act", "r2/restore", "r3/act", "r3/restore"}; !slices.Equal(ran, want) {
+	if want := []string{"base/gate", "mount", "r1/act", "r1/restore", "r2/act", "r2/restore", "r3/act", "r3/restore"}; !slices.Equal(ran, want) {
 		t.Errorf("it ran %q", ran)
 	}
-	if first := sink[0]; first.Event != "resume" || len(first.Void) != 2 || len(sink) != 9 {
+	if first := sink[0]; first.Event != "resume" || len(first.Void) != 2 || len(sink) != 10 {
 		t.Errorf("%d receipts, the first %+v", len(sink), first)
 	}
 	if start, _ := time.ParseDuration(string(sink[1].Start) + "ns"); start < time.Hour || start > 2*time.Hour {
 		t.Errorf("a step of the resumed run begins %s after the run's start", start)
 	}
+	// Where the value cannot be had again nothing that needs it runs, and the run ends.
+	for _, ctx := range []context.Context{t.Context(), ended()} {
+		ran = nil
+		res, err = (&Executor{Plan: p, Bindings: bindings, Workspace: &Workspace{}, Resume: &Resume{Kept: kept, Since: since,
+			Late: map[string]string{"base/dump": "mount"},
+			Around: map[string]Around{"mount": func(context.Context, *Exec, func() (any, error)) (any, map[string]any, error) {
+				return nil, nil, ErrRefused
+			}},
+		}}).Run(ctx)
+		if err != nil || res.Verdict == RunPassed || len(ran) > 0 || res.Outcomes[2].Verdict != NotRun {
+			t.Errorf("%s, it ran %q: %v", res.Verdict, ran, err)
+		}
+	}
 	// What was kept and bad keeps what needs it from running, as it did before.
 	ran = nil
 	kept["r0/act"] = bench.Receipt{Event: "step", Step: "r0/act", Verdict: Fail}
 	res, err = (&Executor{Plan: p, Bindings: bindings, Workspace: &Workspace{}, Resume: &Resume{Kept: kept, Since: since}}).Run(t.Context())
-	if err != nil || res.Verdict != RunFailed || !slices.Equal(ran, []string{"mount"}) {
+	if err != nil || res.Verdict != RunFailed || slices.Contains(ran, "r1/restore") {
 		t.Errorf("%s, it ran %q: %v", res.Verdict, ran, err)
 	}
+}
+
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }

@@ -290,6 +290,9 @@ type Harness struct {
 	Run []string
 	// Criu says that the arm calls criu.
 	Criu bool
+	// Campaign says that the command executes several runs, one after the other: an
+	// experiment. Its windows are random moments, also between two runs and in their comparison.
+	Campaign bool
 	// QMP is at how many moments of each of its first calls of a machine's monitor the program is killed.
 	QMP int
 	// Warm says that the caches of the state directory are filled.
@@ -371,17 +374,44 @@ func (h *Harness) run(ctx context.Context, env []string, during func(pid int)) (
 		during(cmd.Process.Pid)
 	}
 	err = cmd.Wait()
-	found, gerr := filepath.Glob(filepath.Join(out, "*"))
-	if gerr == nil && len(found) == 1 {
-		dir = found[0]
+	return h.runIn(out), text.String(), err
+}
+
+// runIn is the run of a command: of several, the one that has no record, or the first if all have one.
+func (h *Harness) runIn(out string) string {
+	found, err := filepath.Glob(filepath.Join(out, "*"))
+	if err != nil || !h.Campaign {
+		if err == nil && len(found) == 1 {
+			return found[0]
+		}
+		return ""
 	}
-	return dir, text.String(), err
+	first := ""
+	for _, dir := range found {
+		if !record.IsRun(dir) {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(dir, record.RecordFile)); err != nil {
+			return dir
+		}
+		if sealed, _ := filepath.Glob(filepath.Join(dir, "checkpoints", "*")); first == "" || len(sealed) > 0 {
+			first = dir
+		}
+	}
+	return first
 }
 
 // Windows are all windows of the arm, in the order of the run; random moments
 // come from the seed.
 func (h *Harness) Windows(seed uint64, random int) []Window {
 	var all []Window
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	if h.Campaign {
+		for range random {
+			all = append(all, Window{Kind: Random, Delay: time.Duration(rnd.Int64N(int64(h.took))).Round(100 * time.Microsecond)})
+		}
+		return all
+	}
 	lines := len(h.lines)
 	if h.Lines < 0 {
 		lines = 0
@@ -389,7 +419,6 @@ func (h *Harness) Windows(seed uint64, random int) []Window {
 	for line := range lines {
 		all = append(all, Window{Kind: Ledger, Line: line, After: false}, Window{Kind: Ledger, Line: line, After: true})
 	}
-	rnd := rand.New(rand.NewPCG(seed, 0))
 	for range min(lines, 6) {
 		all = append(all, Window{Kind: Torn, Line: rnd.IntN(lines)})
 	}

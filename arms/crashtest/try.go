@@ -179,6 +179,7 @@ func (h *Harness) crashOnce(ctx context.Context, w Window, r *Result) (dir strin
 	switch {
 	case errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGKILL && exit.Sys().(syscall.WaitStatus).Signaled():
 		r.Killed = true
+	case h.Campaign && exit != nil && exit.ExitCode() == engine.ExitCode(engine.RunBlocked): // over before: a comparison may be refused
 	case exit != nil && exit.ExitCode() == engine.ExitCode(engine.RunBlocked):
 		return dir, fmt.Errorf("%s: %w: %s", w, errAgain, said)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):

@@ -27,9 +27,10 @@ import (
 )
 
 var (
-	crashAll  = flag.Bool("crash", false, "try every crash window, not a sample")
-	crashSeed = flag.Uint64("crash-seed", 0, "seed of the crash windows (default: another one each time)")
-	crashOnly = flag.String("crash-only", "", "ARM/EXPRESSION: try the windows of that arm whose names the regular expression matches")
+	crashAll     = flag.Bool("crash", false, "try every crash window, not a sample")
+	crashSeed    = flag.Uint64("crash-seed", 0, "seed of the crash windows (default: another one each time)")
+	crashMoments = flag.Int("crash-moments", 500, "with -crash: try so many random moments of a campaign")
+	crashOnly    = flag.String("crash-only", "", "ARM/EXPRESSION: try the windows of that arm whose names the regular expression matches")
 )
 
 // crasher is drumsbench, but for the window in which it kills itself.
@@ -45,14 +46,23 @@ const (
 	insideCrash = "DRUMS_CRASH_FOLDER"
 )
 
+type crashArm struct {
+	harness        func(*testing.T, string) *crashtest.Harness
+	sample, random int
+}
+
 // crashArms are the arms of the suite: how many windows of each the everyday
 // suite tries (of one with none it makes no run), and how many random moments are
 // among all windows.
-var crashArms = []struct {
-	harness        func(*testing.T, string) *crashtest.Harness
-	sample, random int
-}{{fakeCrash, 12, 40}, {drumsCrash, 8, 30}, {ociCrash, 6, 20}, {fuseCrash, 2, 6},
+var crashArms = []crashArm{{fakeCrash, 12, 40}, {drumsCrash, 8, 30}, {ociCrash, 6, 20}, {fuseCrash, 2, 6},
 	{qemuCrash(qemu.MethodFile), 2, 12}, {qemuCrash(qemu.MethodInPlace), 0, 6}, {qemuCrash(qemu.MethodLoadVM), 0, 6}}
+
+// crashLong are tried only where they are asked for: a task that branches with the whole
+// suite, random moments of a campaign where -crash-only names it (scripts/test campaign).
+var crashLong = []struct {
+	name    string
+	harness func(*testing.T, string) *crashtest.Harness
+}{{"branch", branchCrash}, {"campaign", campaignCrash}}
 
 // TestCrash kills the program in the crash windows of the arms.
 // It runs in a mount namespace where /tmp and its like are its own: what lies
@@ -83,7 +93,7 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"-c", `for dir in /tmp /var/tmp /dev/shm /run; do mount -t tmpfs -o mode=1777 drums $dir; done && exec "$0" "$@"`, program, "-test.run", "^TestCrash$", "-test.timeout", "0",
-		"-crash-seed", fmt.Sprint(seed()), "-crash=" + fmt.Sprint(*crashAll), "-crash-only", *crashOnly}
+		"-crash-moments", fmt.Sprint(*crashMoments), "-crash-seed", fmt.Sprint(seed()), "-crash=" + fmt.Sprint(*crashAll), "-crash-only", *crashOnly}
 	cmd := exec.Command("sh", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Env = append(os.Environ(), insideCrash+"="+folder, "TMPDIR=/tmp", "DRUMSBENCH_STATE="+state)
@@ -163,7 +173,13 @@ func crashInside(t *testing.T, folder string) {
 	}
 	kept := crashRecord{Started: time.Now().UTC(), Seed: seed(), All: *crashAll, Tried: map[string]map[string]int{}}
 	fmt.Printf("crash windows: seed %d\n", kept.Seed)
-	for _, arm := range crashArms {
+	arms := slices.Clone(crashArms)
+	for _, long := range crashLong {
+		if one && onlyArm == long.name || !one && *crashAll && long.name == "branch" {
+			arms = append(arms, crashArm{long.harness, 0, map[string]int{"branch": 20, "campaign": *crashMoments}[long.name]})
+		}
+	}
+	for _, arm := range arms {
 		if arm.sample == 0 && !*crashAll && *crashOnly == "" {
 			continue
 		}
@@ -182,7 +198,7 @@ func crashInside(t *testing.T, folder string) {
 		}
 		fmt.Printf("crash windows: %s: %d of %d\n", h.Arm, len(windows), len(h.Windows(kept.Seed, arm.random)))
 		kept.Tried[h.Arm] = map[string]int{}
-		if !one || only.MatchString("unswept") {
+		if (!one || only.MatchString("unswept")) && h.Arm != "branch" && h.Arm != "campaign" {
 			t.Run(h.Arm+"/unswept", func(t *testing.T) { unswept(ctx, t, h) })
 		}
 		for _, w := range windows {
@@ -403,6 +419,30 @@ func ociCrash(t *testing.T, folder string) *crashtest.Harness {
 	return &crashtest.Harness{
 		Arm: "oci", Program: crashProgram(state), State: state, Criu: true,
 		Run: []string{"-t", "rollouts=2", "--arm", "oci", "--reset", "restore", filepath.Join(folder, "checkout", "manifests", "locks")},
+	}
+}
+
+// branchCrash is a task that branches, with siblings that all live at once and identities of their own.
+func branchCrash(t *testing.T, folder string) *crashtest.Harness {
+	state := newState(t, folder, "branch")
+	copyTiny(t, folder, state)
+	return &crashtest.Harness{
+		Arm: "branch", Program: crashProgram(state), State: state, Criu: true,
+		Run: []string{"-t", "rollouts=1", "--arm", "drums", "--reset", "restore", filepath.Join(folder, "checkout", "manifests", "branch")},
+	}
+}
+
+// campaignCrash is an experiment: two arms, restore and cold, slots beside each other and a pool, and the comparison at its end.
+func campaignCrash(t *testing.T, folder string) *crashtest.Harness {
+	manifest := soakManifest(t, folder, "campaign")
+	text := strings.Replace(renameTiny, `reset: ["restore"]`, "reset: [\"restore\", \"cold\"]\n\t\tslots: 2\n\t\tpool: 1", 1)
+	if err := os.WriteFile(filepath.Join(manifest, "soak.cue"), []byte(text), 0o644); err != nil || text == renameTiny {
+		t.Fatal("the manifest cannot be changed", err)
+	}
+	state := filepath.Join(folder, "campaign")
+	return &crashtest.Harness{
+		Arm: "campaign", Program: crashProgram(state), State: state, Campaign: true,
+		Run: []string{"-t", "rollouts=3", "--arm", "drums", "--arm", "oci", manifest},
 	}
 }
 

@@ -295,7 +295,7 @@ func (in *resumable) keep(plan *engine.Plan) (*engine.Resume, error) {
 	if err != nil {
 		return nil, err
 	}
-	in.resume = &engine.Resume{Kept: kept, Values: map[string]any{}, Around: map[string]engine.Around{}, Since: since,
+	in.resume = &engine.Resume{Kept: kept, Values: map[string]any{}, Around: map[string]engine.Around{}, Late: map[string]string{}, Since: since,
 		Receipt: bench.Receipt{Void: void, Facts: []bench.Fact{
 			fact("resumed.by", string(version.Sha256)), fact("resumed.after", fmt.Sprint(in.last.Seq)), fact("resumed.kept", fmt.Sprint(len(kept))),
 		}}}
@@ -316,7 +316,7 @@ func (in *resumable) keep(plan *engine.Plan) (*engine.Resume, error) {
 		switch {
 		case !slices.Contains(needed, s.Id):
 		case s.Kind == steps.KindDump:
-			reopen = append(reopen, r)
+			reopen, in.resume.Late[s.Id] = append(reopen, r), "mount"
 		default:
 			if in.resume.Values[s.Id], err = steps.Recover(s, r, read); err != nil {
 				return nil, err

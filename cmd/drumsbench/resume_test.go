@@ -352,11 +352,6 @@ func TestResumeReal(t *testing.T) {
 			})
 			manifest := soakManifest(t, folder, arm)
 			r := &resumer{T: t, state: filepath.Join(folder, arm), arm: arm, run: []string{"-t", "rollouts=2", "--arm", arm, manifest}}
-			if !*crashAll { // what an uninterrupted run comes to is known
-				r.whole.Verdict = engine.RunPassed
-			} else {
-				r.begin()
-			}
 			at := func(step string, after bool) crashtest.Window {
 				return crashtest.Window{Kind: crashtest.Step, Stage: step, After: after}
 			}
@@ -366,11 +361,18 @@ func TestResumeReal(t *testing.T) {
 					at("r2/gate-canary", true), at("r3/restore", true), at("r3/gate-canary", true), at("gate-image", false), at("release/slot-0", false))
 			}
 			for _, w := range windows {
-				dir := r.try(w)
-				got := r.read(dir)
-				if got.Verdict != engine.RunPassed || len(got.Rollouts) != 4 || got.Rollouts[3].Class != record.Success || len(got.Interrupted) != 1 {
-					t.Errorf("%s: %s: %s, %d rollouts, interrupted %+v", w, got.Verdict, got.Reason, len(got.Rollouts), got.Interrupted)
-				}
+				t.Run(w.String(), func(t *testing.T) {
+					r.T = t
+					got := r.read(r.try(w))
+					if got.Verdict != engine.RunPassed || len(got.Rollouts) != 4 || len(got.Interrupted) != 1 {
+						t.Fatalf("%s: %s, %d rollouts, interrupted %+v", got.Verdict, got.Reason, len(got.Rollouts), got.Interrupted)
+					}
+					for i, class := range []bench.RolloutClass{record.FailedValid, record.Success, record.Success, record.Success} {
+						if got.Rollouts[i].Class != class || got.Rollouts[i].Clocks == nil || got.Rollouts[i].Clocks.Usable == "" {
+							t.Errorf("rollout %d: %+v", i, got.Rollouts[i])
+						}
+					}
+				})
 			}
 		})
 	}

@@ -207,8 +207,12 @@ func soak(t *testing.T, folder, arm string, resets int, env ...string) soakArm {
 
 	var taken soaktest.Samples
 	text, err := os.ReadFile(file)
-	must(err)
-	must(json.Unmarshal(text, &taken))
+	if err == nil {
+		err = json.Unmarshal(text, &taken)
+	}
+	if err != nil {
+		t.Fatalf("soak %s: %v; %q", arm, err, s.Problems)
+	}
 	if taken.Broken != "" {
 		s.Problems = append(s.Problems, "a sample: "+taken.Broken)
 	}
