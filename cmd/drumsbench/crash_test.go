@@ -46,6 +46,9 @@ const (
 	insideCrash = "DRUMS_CRASH_FOLDER"
 )
 
+// branchSample is how many windows of a task that branches the whole suite tries; -crash-only branch/ tries all.
+const branchSample = 60
+
 type crashArm struct {
 	harness        func(*testing.T, string) *crashtest.Harness
 	sample, random int
@@ -195,6 +198,8 @@ func crashInside(t *testing.T, folder string) {
 			windows = slices.DeleteFunc(windows, func(w crashtest.Window) bool { return !only.MatchString(w.String()) })
 		} else if !*crashAll {
 			windows = crashtest.Sample(windows, arm.sample, kept.Seed)
+		} else if h.Arm == "branch" { // it has 500, of a minute for four
+			windows = crashtest.Sample(windows, branchSample, kept.Seed)
 		}
 		fmt.Printf("crash windows: %s: %d of %d\n", h.Arm, len(windows), len(h.Windows(kept.Seed, arm.random)))
 		kept.Tried[h.Arm] = map[string]int{}
