@@ -100,7 +100,7 @@ func (im *images) lacks(m criu.Memory) (list missing) {
 }
 
 // hole is the shortest range without content that the kernel is told to fill by itself: each one splits a mapping, of which a task may have 65530.
-const hole = 64 << 10
+const hole = 16 << 10
 
 // holes of the lazy mappings of a task.
 func holes(m criu.Memory, lacks missing) (found []criu.Range) {
