@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,7 +40,12 @@ func chainPlan(t *testing.T, ran *[]string) (*Plan, Bindings) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	note := func(x *Exec) { *ran = append(*ran, x.Step().Id) }
+	var mu sync.Mutex // steps run beside each other
+	note := func(x *Exec) {
+		mu.Lock()
+		defer mu.Unlock()
+		*ran = append(*ran, x.Step().Id)
+	}
 	return p, Bindings{}.Add(
 		Bind("mount", func(_ context.Context, x *Exec, _ struct{}) (Canary, error) { note(x); return "image", nil }),
 		Bind("dump", func(_ context.Context, x *Exec, _ struct{}) (Score, error) { note(x); return Score{Value: 1}, nil }),
