@@ -17,7 +17,8 @@ func (ws *Workspace) MakeWork() error {
 		if err := os.MkdirAll(filepath.Dir(ws.Work), 0o755); err != nil {
 			return bench.Identity{}, err
 		}
-		if err := os.Mkdir(ws.Work, 0o755); err != nil {
+		// Others may not enter: a guest's root user leaves files in it that the kernel would run as root for anybody.
+		if err := os.Mkdir(ws.Work, 0o700); err != nil {
 			return bench.Identity{}, err
 		}
 		var st unix.Stat_t

@@ -71,7 +71,8 @@ func Draft(ws *engine.Workspace, slot string, f func(dir string) (engine.Checkpo
 		}
 		err = errors.Join(err, rerr)
 	}()
-	if err := os.Mkdir(filepath.Join(dir, filepath.Dir(LayerDir)), 0o755); err != nil {
+	// Nobody else may enter where the layers lie: they hold what the guest's root user made, set-user-id programs too.
+	if err := os.Mkdir(filepath.Join(dir, filepath.Dir(LayerDir)), 0o700); err != nil {
 		return engine.Checkpoint{}, err
 	}
 	if cp, err = f(dir); err != nil {
