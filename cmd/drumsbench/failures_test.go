@@ -178,13 +178,18 @@ func TestBadSlots(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if cmd.ProcessState == nil { // the test gave up: it takes away what it made
+			cmd.Process.Signal(unix.SIGTERM)
+			cmd.Wait()
+		}
+	}()
 	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
 		events, _ := os.ReadFile(filepath.Join(r.dir(out), record.EventsFile))
 		if strings.Contains(string(events), `"step":"r3/restore"`) {
 			break
 		}
 		if time.Since(begun) > 3*time.Minute {
-			cmd.Process.Kill()
 			t.Fatalf("it did not come to its rollouts: %s", text.String())
 		}
 	}
