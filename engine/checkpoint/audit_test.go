@@ -158,6 +158,18 @@ func TestAuditSeesShapes(t *testing.T) {
 	}
 }
 
+// What an earlier program sealed has no shapes: it is no damage, and never restored.
+func TestShapesOfAnEarlierProgram(t *testing.T) {
+	cp := sealed(t)
+	cp.Handle.Shapes = nil
+	if changes, _, err := Audit(t.Context(), cp, true); err != nil || changes != nil {
+		t.Errorf("%+v, %v", changes, err)
+	}
+	if _, err := Verify(t.Context(), cp); !errors.Is(err, engine.ErrRefused) {
+		t.Errorf("verify: %v", err)
+	}
+}
+
 func TestAuditStaysInside(t *testing.T) {
 	cp := sealed(t)
 	cp.Handle.Files[0].Path = "../../etc/passwd"
