@@ -106,11 +106,11 @@ func TestAuditSeesShapes(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	cp, err := Seal(t.Context(), dir, bench.Checkpoint{ApiVersion: engine.APIVersion, Arm: "test"})
-	if err != nil {
+	if _, err := Seal(t.Context(), dir, bench.Checkpoint{ApiVersion: engine.APIVersion, Arm: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	if cp, err = Open(dir); err != nil { // by what JSON kept of it
+	cp, err := Open(dir) // by what JSON kept of it
+	if err != nil {
 		t.Fatal(err)
 	}
 	if hashed, err := Verify(t.Context(), cp); err != nil || hashed != 0 {
