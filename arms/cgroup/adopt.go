@@ -97,7 +97,8 @@ func (o *Owner) adopt(k Known) (*node, error) {
 func (o *Owner) AdoptGroup(name string, k Known) (*Group, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	g := &Group{owner: o, name: name, path: filepath.Join(o.node.path, name)}
+	// Whoever had it before may have ended between a kill and making it anew.
+	g := &Group{owner: o, name: name, path: filepath.Join(o.node.path, name), killed: true}
 	if k.Path != g.path {
 		return nil, &engine.Error{Op: "adopt cgroup", Err: fmt.Errorf("%w: group %s is to be at %s, not at %s", engine.ErrRefused, name, g.path, k.Path)}
 	}

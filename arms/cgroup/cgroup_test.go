@@ -203,6 +203,25 @@ func TestGroupIsUsableAfterAKill(t *testing.T) {
 			t.Errorf("a process started after a kill: %v", cmd.ProcessState)
 		}
 	}
+	// A kill that was not waited for is one, too.
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 5 {
+		start(t, g, "exec sleep 100")
+		if err := g.Kill(ended); err != nil && !errors.Is(err, engine.ErrDeadline) {
+			t.Fatal(err)
+		}
+		eventually(t, "nobody is left", func() bool {
+			pids, err := g.Pids()
+			return err == nil && len(pids) == 0
+		})
+		if err := g.Kill(within(t, 5*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if cmd := start(t, g, "exit 7"); cmd.Wait() == nil || cmd.ProcessState.ExitCode() != 7 {
+			t.Errorf("a process started after a kill that was not waited for: %v", cmd.ProcessState)
+		}
+	}
 	if err := o.Kill(within(t, 5*time.Second)); err != nil {
 		t.Fatal(err)
 	}

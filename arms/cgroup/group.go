@@ -28,6 +28,8 @@ type Group struct {
 	mu   sync.Mutex
 	node *node
 	dir  *os.File
+	// killed says that the group was, or may have been, killed and was not made anew since.
+	killed bool
 	// units is the systemd that made the group, a scope; nil for one that we made.
 	units Units
 }
@@ -82,7 +84,8 @@ func (g *Group) Pids() ([]int, error) {
 // it (limits on a unified host: read their usage first). Linux 6.14 and later
 // count the kills of a group and compare the count with the one of the group
 // that a process is cloned from, so that whatever is cloned into a group that
-// was ever killed dies at once (cgroup_css_set_fork, cgroup_post_fork).
+// was ever killed dies at once (cgroup_css_set_fork, cgroup_post_fork). A Kill
+// whose ctx ended first has killed all the same: the next one makes the group anew.
 func (g *Group) Kill(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -90,19 +93,24 @@ func (g *Group) Kill(ctx context.Context) error {
 		return g.killScope(ctx)
 	}
 	killed, err := kill(ctx, g.node)
-	if err != nil || !killed {
+	g.killed = g.killed || killed
+	if err != nil || !g.killed {
 		return err
 	}
 	if err := g.node.remove(ctx); err != nil {
 		return err
 	}
-	if err := g.dir.Close(); err != nil {
+	if err := g.dir.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return &engine.Error{Op: "close cgroup", Err: err}
 	}
-	return g.make()
+	if err := g.make(); err != nil {
+		return err
+	}
+	g.killed = false
+	return nil
 }
 
-// kill says whether there was anything to kill.
+// kill says whether there was anything to kill, also where it did not see its end.
 func kill(ctx context.Context, n *node) (bool, error) {
 	ours, err := n.present()
 	if err != nil {
@@ -231,6 +239,7 @@ func (g *Group) Remove(ctx context.Context) error {
 	if err := g.dir.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return &engine.Error{Op: "close cgroup", Err: err}
 	}
+	g.killed = false // nobody makes it anew
 	g.owner.forget(g)
 	return nil
 }
