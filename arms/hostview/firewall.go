@@ -118,13 +118,26 @@ var nftFamilies = map[uint8]string{
 	unix.NFPROTO_ARP: "arp", unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_NETDEV: "netdev",
 }
 
+// parseAttributes is nl.ParseRouteAttr for any bytes: that one trusts each length that it reads.
+func parseAttributes(b []byte) ([]syscall.NetlinkRouteAttr, error) {
+	for rest := b; len(rest) >= unix.SizeofNlAttr; {
+		n := int(binary.NativeEndian.Uint16(rest))
+		padded := (n + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1)
+		if n < unix.SizeofNlAttr || padded > len(rest) {
+			return nil, fmt.Errorf("an attribute of %d bytes in %d", n, len(rest))
+		}
+		rest = rest[padded:]
+	}
+	return nl.ParseRouteAttr(b)
+}
+
 // nftThing is the name and the content of one thing that the kernel listed.
 func nftThing(d nftDump, message []byte) (name string, content []byte, err error) {
 	if len(message) < nfgenmsgSize {
 		return "", nil, fmt.Errorf("a %s of %d bytes", d.word, len(message))
 	}
 	family := message[0]
-	attributes, err := nl.ParseRouteAttr(message[nfgenmsgSize:])
+	attributes, err := parseAttributes(message[nfgenmsgSize:])
 	if err != nil {
 		return "", nil, fmt.Errorf("read %s: %w", d.word, err)
 	}
@@ -189,13 +202,13 @@ func nftContent(attributes []syscall.NetlinkRouteAttr, moving []uint16) []byte {
 
 // nftExpressions is what a rule does, without how far it has counted.
 func nftExpressions(list []byte) []byte {
-	elements, err := nl.ParseRouteAttr(list)
+	elements, err := parseAttributes(list)
 	if err != nil {
 		return list
 	}
 	var out []byte
 	for _, e := range elements {
-		parts, err := nl.ParseRouteAttr(e.Value)
+		parts, err := parseAttributes(e.Value)
 		name, _ := attribute(parts, nftaExprName)
 		if err == nil && slices.Contains(stateful, unix.ByteSliceToString(name)) {
 			out = append(out, name...)
@@ -225,17 +238,17 @@ func nftElements(family uint8, set []syscall.NetlinkRouteAttr) ([]byte, error) {
 	}
 	var all [][]byte
 	for _, m := range messages {
-		attributes, err := nl.ParseRouteAttr(m[min(len(m), nfgenmsgSize):])
+		attributes, err := parseAttributes(m[min(len(m), nfgenmsgSize):])
 		if err != nil {
 			return nil, err
 		}
 		list, _ := attribute(attributes, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		elements, err := nl.ParseRouteAttr(list)
+		elements, err := parseAttributes(list)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range elements {
-			parts, err := nl.ParseRouteAttr(e.Value)
+			parts, err := parseAttributes(e.Value)
 			if err != nil {
 				return nil, err
 			}

@@ -2,7 +2,7 @@
 // JSON by RFC 8785, in which equal values have equal bytes whatever the order
 // and spacing they were written with. What always holds: two different values
 // never get the same bytes. RFC 8785's numbers are doubles and JSON's text is
-// UTF-8, so a whole number beyond 2^53 and text that is no UTF-8 are refused
+// UTF-8, so a number beyond 2^53 that no double is written as, and text that is no UTF-8 are refused
 // here, instead of being rounded or replaced; both travel as encoded text.
 package canonical
 
@@ -12,6 +12,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 
 	"github.com/gowebpki/jcs"
@@ -54,8 +56,7 @@ func Sum(data []byte) bench.SHA256 {
 
 // lossless refuses what would lose a difference on the way. It looks at the
 // bytes that encoding/json wrote: the escape \ufffd is what it puts in the place
-// of bytes that are no UTF-8 (a real U+FFFD is written as itself), and a whole
-// number has no point and no exponent.
+// of bytes that are no UTF-8 (a real U+FFFD is written as itself).
 func lossless(data []byte) error {
 	for i := 0; i < len(data); {
 		switch c := data[i]; {
@@ -85,12 +86,29 @@ func lossless(data []byte) error {
 	return nil
 }
 
-// exact says whether a number survives as a double: whole ones do up to 2^53.
+// exact says whether a number survives as a double. A fraction is one by RFC 8785, and
+// so is any whole number up to 2^53; beyond, what the double is written as has to have
+// the value of the number, and then no other whole number survives as that double.
 func exact(number string) bool {
-	if strings.ContainsAny(number, ".eE") {
-		return true
+	f, err := strconv.ParseFloat(number, 64)
+	return err == nil && (math.Abs(f) < 1<<53 || decimal(number) == decimal(strconv.FormatFloat(f, 'e', -1, 64)))
+}
+
+// decimal is a number as digits without zeros at either end, and the power of ten
+// they are multiplied with. An exponent that is no int is none of a double's.
+func decimal(number string) string {
+	mantissa, power, _ := strings.Cut(strings.ToLower(number), "e")
+	exponent, _ := strconv.Atoi(power)
+	sign := ""
+	if strings.HasPrefix(mantissa, "-") {
+		sign, mantissa = "-", mantissa[1:]
 	}
-	digits := strings.TrimPrefix(number, "-")
-	const limit = "9007199254740992"
-	return len(digits) < len(limit) || (len(digits) == len(limit) && digits <= limit)
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	exponent -= len(fraction)
+	short := strings.TrimRight(digits, "0")
+	if short == "" {
+		return "0"
+	}
+	return fmt.Sprintf("%s%se%d", sign, short, exponent+len(digits)-len(short))
 }

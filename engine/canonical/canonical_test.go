@@ -2,6 +2,7 @@ package canonical_test
 
 import (
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 
@@ -55,12 +56,19 @@ func TestInvalidTextIsRefused(t *testing.T) {
 
 // A number that a double cannot hold would have the digest of its neighbour.
 func TestLargeNumbersAreRefused(t *testing.T) {
-	for _, v := range []any{int64(1)<<53 + 1, uint64(1) << 60, map[string]any{"a": []int64{-1<<53 - 1}}} {
+	text := func(s string) json.RawMessage { return json.RawMessage(s) }
+	for _, v := range []any{
+		int64(1)<<53 + 1, uint64(1) << 60, map[string]any{"a": []int64{-1<<53 - 1}},
+		text("9007199254740993.0"), text("1000000000000000000001e0"), text("1e400"), text("1e99999999999999999999"),
+	} {
 		if data, err := canonical.JSON(v); err == nil {
 			t.Errorf("%v became %s", v, data)
 		}
 	}
-	for _, v := range []any{int64(1) << 53, 0.1, -5, 1e300} {
+	for _, v := range []any{
+		int64(1) << 53, 0.1, -5, 1e300, 5e-324, math.MaxFloat64, -0.0, int64(1e16),
+		text("10000000000000000.0"), text("0.10"), text("-0.0e5"), text("100e-2"), text("0e999999999999999999999"),
+	} {
 		if _, err := canonical.JSON(v); err != nil {
 			t.Errorf("%v: %v", v, err)
 		}
