@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -144,7 +145,9 @@ func (g *Group) findLocked() (found bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := g.owner.at.isV2(n.path); err != nil {
+	if err := g.owner.at.isV2(n.path); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
 		return false, err
 	}
 	n.dev, n.ino = dev, ino
@@ -174,15 +177,33 @@ func (l layout) isV2(dir string) error {
 func (g *Group) killScope(ctx context.Context) error {
 	found, err := g.findLocked()
 	if err == nil && found {
-		_, err = kill(ctx, g.node)
-		if there, perr := g.node.present(); err != nil && perr == nil && !there {
-			err = nil // it went with its last process
+		if _, err = kill(ctx, g.node); err != nil {
+			err = g.node.vanished(ctx, err) // it went with its last process
 		}
 	}
 	if err != nil {
 		return &engine.Error{Op: "kill scope", Err: err}
 	}
 	return nil
+}
+
+// vanished is nil for an error that a group met while systemd was taking it away: the
+// kernel removes a group's files before its folder, so that is waited for.
+func (n *node) vanished(ctx context.Context, err error) error {
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		there, perr := n.present()
+		switch {
+		case perr == nil && !there:
+			return nil
+		case perr != nil || !errors.Is(err, fs.ErrNotExist):
+			return errors.Join(err, perr)
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
 }
 
 // removeScope has systemd take an empty scope away, and proves that it is gone.
@@ -205,10 +226,13 @@ func (g *Group) removeScope(ctx context.Context) error {
 	return g.node.remove(ctx)
 }
 
-// pids of the group, none if it is gone.
+// pids of the group, none if it is gone or on its way, when it has no files any more.
 func (n *node) pids() ([]int, error) {
 	pids, err := pidsBelow(n.path)
 	if err != nil {
+		if _, ferr := os.Lstat(filepath.Join(n.path, "cgroup.procs")); errors.Is(ferr, fs.ErrNotExist) {
+			return nil, nil
+		}
 		if there, perr := n.present(); perr == nil && !there {
 			return nil, nil
 		}

@@ -167,6 +167,29 @@ func TestScope(t *testing.T) {
 			t.Error("systemd was not asked about a unit without a group")
 		}
 	})
+	t.Run("on its way", func(t *testing.T) {
+		k, _, l, b, _ := begin(t)
+		k.start(t, l, asAsked)
+		if err := l.Made(); err != nil {
+			t.Fatal(err)
+		}
+		// The kernel has removed its files, and its folder soon.
+		path := l.Scope().Path()
+		if err := errors.Join(os.Remove(filepath.Join(path, "cgroup.events")), os.Remove(filepath.Join(path, "cgroup.procs"))); err != nil {
+			t.Fatal(err)
+		}
+		if pids, err := l.Scope().Pids(); err != nil || len(pids) > 0 {
+			t.Errorf("it holds %v, %v", pids, err)
+		}
+		if err := l.Scope().Kill(within(t, 50*time.Millisecond)); err == nil {
+			t.Error("a group that stays without its files counts as killed")
+		}
+		removed := make(chan error, 1)
+		time.AfterFunc(20*time.Millisecond, func() { removed <- os.RemoveAll(path) })
+		if err := errors.Join(l.Scope().Kill(within(t, 10*time.Second)), <-removed, l.Remove(within(t, 10*time.Second))); err != nil || owned(b, l) {
+			t.Errorf("%v, owned is %t", err, owned(b, l))
+		}
+	})
 	t.Run("another group of its name", func(t *testing.T) {
 		k, _, l, _, _ := begin(t)
 		k.start(t, l, asAsked)

@@ -66,7 +66,7 @@ func TestLargeNumbersAreRefused(t *testing.T) {
 		}
 	}
 	for _, v := range []any{
-		int64(1) << 53, 0.1, -5, 1e300, 5e-324, math.MaxFloat64, -0.0, int64(1e16),
+		int64(1) << 53, 0.1, -5, 1e300, 5e-324, math.MaxFloat64, int64(1e16),
 		text("10000000000000000.0"), text("0.10"), text("-0.0e5"), text("100e-2"), text("0e999999999999999999999"),
 	} {
 		if _, err := canonical.JSON(v); err != nil {
