@@ -222,6 +222,21 @@ func TestGroupIsUsableAfterAKill(t *testing.T) {
 			t.Errorf("a process started after a kill that was not waited for: %v", cmd.ProcessState)
 		}
 	}
+	// One that is taken over may have been killed by whoever had it, who ended before making it anew.
+	if err := write(filepath.Join(g.Path(), "cgroup.kill"), "1"); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := o.AdoptGroup("slot-a", known(g.node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := taken.Kill(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if cmd := start(t, taken, "exit 7"); cmd.Wait() == nil || cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("a process started in a group that was taken over killed: %v", cmd.ProcessState)
+	}
+	g.node = taken.node // for the owner's end: the same group
 	if err := o.Kill(within(t, 5*time.Second)); err != nil {
 		t.Fatal(err)
 	}
