@@ -10,14 +10,14 @@ import (
 
 // JoinThread puts the calling OS thread under the limits, so that what it starts
 // is born under them, and returns how it leaves again. The caller has locked the
-// thread. On v2 it does nothing: there a process is born in FD.
+// thread. On v2 it does nothing: there a process is born in FD, if there is one.
 //
 // A thread moves itself through the tasks file, which takes no lock that all of
 // the host's forks wait for; a whole process through cgroup.procs does
 // (cgroup_procs_write_start). The files are opened beforehand: by the time the
 // thread leaves it may have another root.
 func (l *Limits) JoinThread() (leave func() error, err error) {
-	if l.dir != nil {
+	if l.Unified() {
 		return func() error { return nil }, nil
 	}
 	var homes []*os.File

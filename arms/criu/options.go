@@ -45,6 +45,8 @@ type DumpOptions struct {
 	TCPClose bool
 	// GhostLimit in bytes bounds each unlinked open file that is carried in the images. 0 is CRIU's own 1 MiB.
 	GhostLimit int64
+	// Started as in Request.
+	Started func() error
 }
 
 // RestoreOptions of one restore. Fixed is what is fixed for a dump.
@@ -171,6 +173,7 @@ func Dump(ctx context.Context, cmd *exec.Cmd, o DumpOptions, notify Notify) erro
 		return err
 	}
 	defer done()
+	req.Started = o.Started
 	if _, err := Run(ctx, cmd, req, notify); err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ func (a *Arm) Describe() engine.Description {
 			{Name: "kernel", Text: "the slot shares the host's kernel; the image's own kernel does not run"},
 			{Name: "init", Text: "guestd is the slot's first process; the image's own init does not run"},
 			tree.Confined(),
-			{Name: "criu-in-limits", Text: "criu's own work at a restore counts against the slot's limits; at a dump it does not"},
+			{Name: "criu-in-limits", Text: "criu works inside the slot's limits group, at a dump as at a restore, and its work counts against them"},
 			{Name: "stop-and-continue", Text: "a restored tree is stopped with SIGSTOP while it is judged and continued with SIGCONT: a parent gets SIGCHLD for the stop and the continuation of a child, and an interrupted system call may return EINTR once"},
 			{Name: "network-lock", Text: "no firewall rule holds back packets during a dump: the slot's network is its loopback interface"},
 			{Name: "counters", Text: "cgroup counters (cpu time, peak memory) start again with each restore"},

@@ -79,7 +79,12 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 func (s *slot) dumpOnce(ctx context.Context, dir string, o criu.DumpOptions, ref engine.GuestReference) (c tree.Census, network bench.Fact, err error) {
 	defer engine.StartSpan(ctx, "criu")()
 	err = s.arm.besideCRIU(s.ws, dir, func() error {
-		return criu.Dump(ctx, s.arm.command(s.arm.groups.Tools.FD()), o, func(_ context.Context, n criu.Notification) error {
+		leave, err := s.now.Limits.JoinThread()
+		if err != nil {
+			return err
+		}
+		o.Started = leave
+		err = criu.Dump(ctx, s.arm.command(s.helperBirth(s.now)), o, func(_ context.Context, n criu.Notification) error {
 			if n.Script != criu.ScriptNetworkLock { // all tasks are seized
 				return nil
 			}
@@ -92,6 +97,7 @@ func (s *slot) dumpOnce(ctx context.Context, dir string, o criu.DumpOptions, ref
 			}
 			return err
 		})
+		return errors.Join(err, leave())
 	})
 	return c, network, s.keepLog(o.WorkDir, err)
 }

@@ -63,6 +63,16 @@ func (p *place) birth(t *tenancy) int {
 	return p.group.FD()
 }
 
+// helperBirth is the cgroup that a criu is born in that dumps the slot: its work counts
+// against the slot's limits as at a restore. Where limits are joined on v1 it stays, on
+// v2, outside the slot's part of the ownership cgroup, whose processes are the slot's.
+func (p *place) helperBirth(t *tenancy) int {
+	if fd := t.Limits.FD(); fd >= 0 {
+		return fd
+	}
+	return p.arm.groups.Tools.FD()
+}
+
 // Name implements engine.Place.
 func (p *place) Name() string { return p.name }
 

@@ -241,11 +241,20 @@ func (c Container) making(ctx context.Context, keep []string, f func(context.Con
 // Checkpoint has runc dump the tree into a folder; work is where criu's log goes.
 // That it returns nil is no proof that the tree has ended. The images are whole
 // then, which Dumped finds out.
+//
+// On v1 runc and the criu that it starts are born under the container's limits. On v2
+// they are not: runc has criu freeze the container's group, and with it any criu that
+// is inside.
 func (c Container) Checkpoint(ctx context.Context, evidence engine.EvidenceStore, images, work string, locks bool) error {
 	err := c.stage([]string{images, work}, func() error {
-		ctx, done := call{groupFD: c.Helpers.FD(), env: c.env()}.with(ctx)
+		leave, err := c.Limits.JoinThread()
+		if err != nil {
+			return err
+		}
+		ctx, done := call{groupFD: c.Helpers.FD(), env: c.env(), started: leave}.with(ctx)
 		defer done()
-		return over(ctx, "checkpoint container", c.runc().Checkpoint(ctx, c.ID, &gorunc.CheckpointOpts{ImagePath: images, WorkDir: work, FileLocks: locks}))
+		err = over(ctx, "checkpoint container", c.runc().Checkpoint(ctx, c.ID, &gorunc.CheckpointOpts{ImagePath: images, WorkDir: work, FileLocks: locks}))
+		return errors.Join(err, leave())
 	})
 	if err == nil {
 		return nil

@@ -32,6 +32,8 @@ type call struct {
 	// groupFD is the v2 cgroup that runc and whatever it starts are born in.
 	groupFD int
 	env     []string
+	// started is called once runc runs, on the caller's own thread; nil for nothing. Its error ends runc.
+	started func() error
 }
 
 var (
@@ -51,6 +53,7 @@ func (c call) with(ctx context.Context) (_ context.Context, done func()) {
 type monitor struct{}
 
 func (monitor) Start(cmd *exec.Cmd) (chan gorunc.Exit, error) {
+	started := func() error { return nil }
 	for _, e := range cmd.Env {
 		name, ours := strings.CutPrefix(e, callVariable+"=")
 		if !ours {
@@ -64,12 +67,20 @@ func (monitor) Start(cmd *exec.Cmd) (chan gorunc.Exit, error) {
 		cmd.Env = c.env
 		cmd.SysProcAttr.Setpgid = true
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, c.groupFD
+		if c.started != nil {
+			started = c.started
+		}
 		// criu runs in runc's process group: a deadline ends both.
 		cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 		break
 	}
 	cmd.WaitDelay = time.Second
 	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	if err := started(); err != nil {
+		err = errors.Join(err, unix.Kill(-cmd.Process.Pid, unix.SIGKILL))
+		_ = cmd.Wait() // says only that it was killed
 		return nil, err
 	}
 	exit := make(chan gorunc.Exit, 1)
