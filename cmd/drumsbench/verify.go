@@ -35,7 +35,8 @@ checked, and a whole run that was written anew can be told only by the digest of
 that elsewhere.
 
 A file of a checkpoint whose device, inode, size and times are as they were sealed counts as unchanged;
---deep hashes it all the same.
+--deep hashes it all the same. Where root looks, modes, owners and extended attributes of a checkpoint
+count too: a copy keeps them with tar --numeric-owner --xattrs --xattrs-include='*' -p.
 
 With --key the last line of the chain must be signed (drumsbench run --key) by one of the keys; a run of which
 a line was cut off or written anew is then told from the one that was signed.

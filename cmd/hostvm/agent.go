@@ -123,10 +123,10 @@ func putFile(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// getFolder answers with a tar of a folder.
+// getFolder answers with a tar of a folder, with all that a checkpoint's seal covers.
 func getFolder(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Trailer", exitTrailer)
-	cmd := exec.CommandContext(r.Context(), "tar", "-C", r.FormValue("path"), "-c", ".")
+	cmd := exec.CommandContext(r.Context(), "tar", "--numeric-owner", "--xattrs", "--xattrs-include=*", "-C", r.FormValue("path"), "-c", ".")
 	cmd.Stdout = w
 	if cmd.Run() == nil {
 		w.Header().Set(exitTrailer, "0")
