@@ -11,6 +11,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/density"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/engine/wholefile"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 	"github.com/drumsbench/drumsbench/steps"
@@ -192,7 +193,7 @@ func (v verified) why() string {
 	if len(v.Problems) == 0 {
 		return v.State
 	}
-	return fmt.Sprintf("%s: %s: %s", v.State, v.Problems[0].File, printable(v.Problems[0].Text))
+	return fmt.Sprintf("%s: %s: %s", v.State, v.Problems[0].File, terminal.Line(v.Problems[0].Text))
 }
 
 // compiledPlan is the digest of the plan that a manifest has for a reset.

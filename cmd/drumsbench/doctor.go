@@ -16,6 +16,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/oci"
 	"github.com/drumsbench/drumsbench/arms/qemu"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -129,9 +130,9 @@ func healthText(arms []bench.ArmHealth) string {
 			return cmp.Compare(slices.Index(severities, x.Severity), slices.Index(severities, y.Severity))
 		})
 		for _, f := range findings {
-			fmt.Fprintf(&b, "  %-7s  %-*s  %s\n", f.Severity, width, f.Subject, printable(f.Text))
+			fmt.Fprintf(&b, "  %-7s  %-*s  %s\n", f.Severity, width, f.Subject, terminal.Line(f.Text))
 			if f.Remedy != "" {
-				fmt.Fprintf(&b, "  %-7s  %-*s  remedy: %s\n", "", width, "", printable(f.Remedy))
+				fmt.Fprintf(&b, "  %-7s  %-*s  remedy: %s\n", "", width, "", terminal.Line(f.Remedy))
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	site "github.com/drumsbench/drumsbench/engine/report"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -150,7 +151,7 @@ func (c lsCmd) Run(ctx context.Context, g *globals) error {
 		if r.State == string(site.Planned) {
 			n = ""
 		}
-		row(t, started, printable(r.Manifest), printable(r.Arm), r.Reset, r.State, string(r.Verdict), n, printable(r.Path))
+		row(t, started, terminal.Line(r.Manifest), terminal.Line(r.Arm), r.Reset, r.State, string(r.Verdict), n, terminal.Line(r.Path))
 	}
 	t.Flush()
 	fmt.Fprintf(&b, "%s of %d", count(len(list), "run"), len(all))

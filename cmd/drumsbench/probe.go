@@ -16,6 +16,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/netprobe"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -138,14 +139,14 @@ func networkText(r bench.NetworkProbe) string {
 	t.Flush()
 	for _, l := range r.Layers {
 		fmt.Fprintf(&b, "\n%s: %s\n", l.Layer, l.Text)
-		line(&b, "  "+string(l.Outcome), printable(l.Reason))
+		line(&b, "  "+string(l.Outcome), terminal.Line(l.Reason))
 		for _, m := range l.Missing {
 			line(&b, "  gone", m)
 		}
 		for _, e := range l.Extra {
 			line(&b, "  new", e)
 		}
-		line(&b, "  remedy", printable(l.Hint))
+		line(&b, "  remedy", terminal.Line(l.Hint))
 		line(&b, "  log", l.Log)
 	}
 	return b.String()

@@ -13,6 +13,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/register"
 	site "github.com/drumsbench/drumsbench/engine/report"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -209,10 +210,10 @@ func printSite(g *globals, dir string, in site.Input) error {
 	}
 	text += fmt.Sprintf("; %s, %d of them allowed\n", count(len(in.Comparisons), "comparison"), allowed)
 	for _, e := range out.Experiments {
-		text += printable(fmt.Sprintf("experiment %s, registration %.12s: %s", e.Manifest, e.Registration, e.State)) + "\n"
+		text += terminal.Line(fmt.Sprintf("experiment %s, registration %.12s: %s", e.Manifest, e.Registration, e.State)) + "\n"
 	}
 	for _, n := range in.None {
-		text += printable(fmt.Sprintf("%s: left out of the numbers: %s", n.Dir, n.Reason)) + "\n"
+		text += terminal.Line(fmt.Sprintf("%s: left out of the numbers: %s", n.Dir, n.Reason)) + "\n"
 	}
 	return printText(g.Stdout, text+"open "+out.Index+" in a browser\n")
 }

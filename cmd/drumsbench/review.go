@@ -9,6 +9,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/sign"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -198,21 +199,21 @@ func (r reviewed) text() string {
 			if s.Review.Signature != nil {
 				signed = fmt.Sprintf("signed by key %.12s", s.Review.Signature.Key)
 			}
-			fmt.Fprintf(&b, "%s: %s, decided by %s at %s, %s: %s\n", printable(s.Step), s.Review.Decision, printable(s.Review.By), s.Review.Time, signed, printable(s.Review.Reason))
+			fmt.Fprintf(&b, "%s: %s, decided by %s at %s, %s: %s\n", terminal.Line(s.Step), s.Review.Decision, terminal.Line(s.Review.By), s.Review.Time, signed, terminal.Line(s.Review.Reason))
 			continue
 		}
 		open++
-		fmt.Fprintf(&b, "%s: waits\n", printable(s.Step))
+		fmt.Fprintf(&b, "%s: waits\n", terminal.Line(s.Step))
 		for _, f := range s.Findings {
-			fmt.Fprintf(&b, "  %s\n", printable(findingLine(f)))
+			fmt.Fprintf(&b, "  %s\n", terminal.Line(findingLine(f)))
 		}
 		for _, e := range s.Evidence {
 			fmt.Fprintf(&b, "  look at %s\n", filepath.Clean(e))
 		}
 	}
-	fmt.Fprintf(&b, "%s: %s", printable(r.Run), r.Verdict)
+	fmt.Fprintf(&b, "%s: %s", terminal.Line(r.Run), r.Verdict)
 	if r.Reason != "" {
-		fmt.Fprintf(&b, ": %s", printable(r.Reason))
+		fmt.Fprintf(&b, ": %s", terminal.Line(r.Reason))
 	}
 	if len(r.Steps) == 0 {
 		b.WriteString("; no step of it asked for a review")

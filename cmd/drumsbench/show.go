@@ -15,6 +15,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/density"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -217,7 +218,7 @@ func printRuns(g *globals, runs []shownRun, reasons bool, beside func(a, b int) 
 	fmt.Fprintln(t, "RUN\tARM\tRESET\tLOCKS\tVERDICT\tGATES\tCONTROLS\tROLLOUTS\tSCORE\tMEMORY")
 	for i, r := range runs {
 		s := sums[i]
-		row(t, printable(r.record.Run), armOf(r.record), r.record.Reset, r.record.Settings["locks"], r.verdict(), s.gates, s.controls, s.rollouts, s.score, s.memory)
+		row(t, terminal.Line(r.record.Run), armOf(r.record), r.record.Reset, r.record.Settings["locks"], r.verdict(), s.gates, s.controls, s.rollouts, s.score, s.memory)
 	}
 	t.Flush()
 	if err := writeTimes(&b, runs, sums, beside); err != nil {
@@ -233,7 +234,7 @@ func printRuns(g *globals, runs []shownRun, reasons bool, beside func(a, b int) 
 	for _, r := range runs {
 		switch {
 		case r.state.State != runSound:
-			fmt.Fprintf(&b, "\n%s: not sound, no number comes of it: %s; see: drumsbench verify %s\n", printable(r.record.Run), printable(r.state.why()), r.dir)
+			fmt.Fprintf(&b, "\n%s: not sound, no number comes of it: %s; see: drumsbench verify %s\n", terminal.Line(r.record.Run), terminal.Line(r.state.why()), r.dir)
 		case reasons && r.record.Verdict != engine.RunPassed:
 			writeReasons(&b, r.record)
 		}
@@ -282,7 +283,7 @@ func writeReasons(b *strings.Builder, r bench.Record) {
 			if n++; n > most {
 				continue
 			}
-			fmt.Fprintf(b, "  %s: %s: %s %s", s.Step, f.Verdict, printable(f.Subject), printable(f.Text))
+			fmt.Fprintf(b, "  %s: %s: %s %s", s.Step, f.Verdict, terminal.Line(f.Subject), terminal.Line(f.Text))
 			if f.Want != "" || f.Have != "" {
 				fmt.Fprintf(b, " (want %s, have %s)", clip(f.Want), clip(f.Have))
 			}
@@ -294,7 +295,7 @@ func writeReasons(b *strings.Builder, r bench.Record) {
 		}
 		if s.Error != nil && !said {
 			if n++; n <= most {
-				fmt.Fprintf(b, "  %s: %s: %s\n", s.Step, s.Verdict, printable(s.Error.Text))
+				fmt.Fprintf(b, "  %s: %s: %s\n", s.Step, s.Verdict, terminal.Line(s.Error.Text))
 				if s.Error.Hint != "" {
 					fmt.Fprintf(b, "    hint: %s\n", s.Error.Hint)
 				}
@@ -311,7 +312,7 @@ func writeReasons(b *strings.Builder, r bench.Record) {
 
 func clip(s string) string {
 	const most = 120
-	s = printable(s)
+	s = terminal.Line(s)
 	if len(s) > most {
 		return s[:most] + "…"
 	}

@@ -6,6 +6,7 @@ import (
 	"text/tabwriter"
 
 	site "github.com/drumsbench/drumsbench/engine/report"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 )
 
 // writeBranches has a line for each branch of a task that branches and, where they are siblings of one checkpoint, how often
@@ -18,13 +19,13 @@ func writeBranches(b *strings.Builder, runs []shownRun) {
 		}
 		b.WriteString("\n")
 		t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-		fmt.Fprintf(t, "BRANCHES OF %s\tN\tCLASS\tSCORE\n", printable(r.record.Run))
+		fmt.Fprintf(t, "BRANCHES OF %s\tN\tCLASS\tSCORE\n", terminal.Line(r.record.Run))
 		for _, l := range lines {
 			score := "-"
 			if r.counts() {
 				score = site.Scores(l.Before) + "->" + site.Scores(l.After)
 			}
-			row(t, printable(string(l.Branch)), fmt.Sprint(len(l.Classes)), site.ClassesText(l.Classes), score)
+			row(t, terminal.Line(string(l.Branch)), fmt.Sprint(len(l.Classes)), site.ClassesText(l.Classes), score)
 		}
 		t.Flush()
 		var words []string

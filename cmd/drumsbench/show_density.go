@@ -13,6 +13,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/density"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -94,7 +95,7 @@ func writeHosts(b *strings.Builder, records []bench.Record) {
 		}
 	}
 	if n > 0 {
-		fmt.Fprintf(b, "the host was NOT QUIET around %d of %d runs: %s; see show --host\n", n, len(records), printable(first))
+		fmt.Fprintf(b, "the host was NOT QUIET around %d of %d runs: %s; see show --host\n", n, len(records), terminal.Line(first))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/drumsbench/drumsbench/engine/density"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -36,7 +37,7 @@ func printNeeds(g *globals, records []bench.Record) error {
 		}
 		fmt.Fprintf(&b, "%s, %s\n", l.Run, l.Arm)
 		for _, r := range density.NeedsRows(l.Footprint, l.Storage) {
-			fmt.Fprintf(&b, "  %-12s %s\n", r.What, printable(r.Text))
+			fmt.Fprintf(&b, "  %-12s %s\n", r.What, terminal.Line(r.Text))
 		}
 	}
 	return printText(g.Stdout, b.String())

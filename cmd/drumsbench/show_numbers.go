@@ -13,6 +13,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/stats"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -152,7 +153,7 @@ func writeTimes(b *strings.Builder, runs []shownRun, sums []summary, beside func
 	fmt.Fprintln(t, "RUN\tN\tRETURNED\tANSWER\tREADY\tUSABLE\tREPAIR")
 	for i, s := range sums {
 		if s.n > 0 {
-			name := printable(runs[i].record.Run)
+			name := terminal.Line(runs[i].record.Run)
 			if engine.Emulated(runs[i].record.Facts) {
 				name += " (emulated)"
 			}
@@ -164,7 +165,7 @@ func writeTimes(b *strings.Builder, runs []shownRun, sums []summary, beside func
 	for i, s := range sums {
 		if cpu, life := len(s.holderCPU), len(s.holderLife); cpu > 0 && cpu == life { // the last has lived longest
 			fmt.Fprintf(b, "%s: the holder of the slot's namespace has used %.1f ms of CPU time in %.1f s\n",
-				printable(runs[i].record.Run), s.holderCPU[cpu-1], s.holderLife[life-1]/1e3)
+				terminal.Line(runs[i].record.Run), s.holderCPU[cpu-1], s.holderLife[life-1]/1e3)
 		}
 	}
 	for _, p := range pairs(recordsOf(runs), sums) {
@@ -173,9 +174,9 @@ func writeTimes(b *strings.Builder, runs []shownRun, sums []summary, beside func
 		if err != nil {
 			return err
 		}
-		name := printable(runs[p[0]].record.Run)
+		name := terminal.Line(runs[p[0]].record.Run)
 		if why != "" {
-			fmt.Fprintf(b, "%s is not put beside its cold start: %s\n", name, printable(why))
+			fmt.Fprintf(b, "%s is not put beside its cold start: %s\n", name, terminal.Line(why))
 			continue
 		}
 		fmt.Fprintf(b, "%s: cold ready p50/p95 %s (n %d) beside restore usable p50/p95 %s (n %d)\n", name,

@@ -11,6 +11,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/profile"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -41,7 +42,7 @@ func printProfiles(g *globals, runs []shownRun) error {
 			b.WriteString("\n")
 		}
 		if !r.counts() {
-			fmt.Fprintf(&b, "%s: %s; no number comes of it\n", printable(r.record.Run), r.verdict())
+			fmt.Fprintf(&b, "%s: %s; no number comes of it\n", terminal.Line(r.record.Run), r.verdict())
 		}
 		if r.state.State != runSound {
 			continue
@@ -62,7 +63,7 @@ func printProfiles(g *globals, runs []shownRun) error {
 }
 
 func writeProfile(b *strings.Builder, p bench.Profile) {
-	name := printable(p.Run)
+	name := terminal.Line(p.Run)
 	if p.Emulated {
 		name += " (emulated)"
 	}
@@ -84,7 +85,7 @@ func writeProfile(b *strings.Builder, p bench.Profile) {
 		if k.Reason != "" {
 			text = "not known: " + k.Reason
 		}
-		row(t, printable(k.Name), k.Owner, p50, share, strconv.FormatInt(k.N, 10), printable(text))
+		row(t, terminal.Line(k.Name), k.Owner, p50, share, strconv.FormatInt(k.N, 10), terminal.Line(text))
 	}
 	row(t, "whole", "", millis(p.Whole), "100.0%", strconv.FormatInt(p.N, 10), "from the start of the reset until the slot is usable")
 	t.Flush()

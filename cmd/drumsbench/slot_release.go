@@ -15,6 +15,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/sweep"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -202,7 +203,7 @@ func releasedText(name string, report sweep.Report, left int, to string) string 
 		case sweep.Taken, sweep.Absent:
 			continue
 		}
-		fmt.Fprintf(&b, "  %s %s %s: %s\n", t.Outcome, t.Kind, printable(t.What), printable(t.Reason))
+		fmt.Fprintf(&b, "  %s %s %s: %s\n", t.Outcome, t.Kind, terminal.Line(t.What), terminal.Line(t.Reason))
 		line(&b, "    hint", t.Hint)
 	}
 	if to != "" {

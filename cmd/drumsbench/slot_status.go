@@ -16,6 +16,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/guest"
 	"github.com/drumsbench/drumsbench/engine/record"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -99,12 +100,12 @@ func (c slotStatusCmd) Run(ctx context.Context, g *globals) error {
 		if s.Checkpoint != nil {
 			cp = s.Checkpoint.Dir
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, or(s.Arm), s.State, or(pid), or(printable(s.Guest)), or(string(s.Created)), or(cp))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, or(s.Arm), s.State, or(pid), or(terminal.Line(s.Guest)), or(string(s.Created)), or(cp))
 	}
 	t.Flush()
 	for _, s := range states {
 		if s.Reason != "" {
-			fmt.Fprintf(&b, "%s: %s\n", s.Name, printable(s.Reason))
+			fmt.Fprintf(&b, "%s: %s\n", s.Name, terminal.Line(s.Reason))
 		}
 	}
 	return printText(g.Stdout, b.String())

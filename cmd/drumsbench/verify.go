@@ -15,6 +15,7 @@ import (
 	"github.com/drumsbench/drumsbench/engine/compile"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/sign"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -425,7 +426,7 @@ func verifiedText(list []verified) string {
 			if p.Line > 0 {
 				at += fmt.Sprintf(":%d", p.Line)
 			}
-			fmt.Fprintf(&b, "%s\n", printable(fmt.Sprintf("%s: %s: %s; %s", at, p.Kind, p.Text, p.Remedy)))
+			fmt.Fprintf(&b, "%s\n", terminal.Line(fmt.Sprintf("%s: %s: %s; %s", at, p.Kind, p.Text, p.Remedy)))
 			counts[p.Class]++
 		}
 		for _, r := range v.Reviews {
@@ -436,7 +437,7 @@ func verifiedText(list []verified) string {
 			case r.Key != "":
 				whose = fmt.Sprintf("signed by key %.12s, which is not named", r.Key)
 			}
-			fmt.Fprintf(&b, "%s\n", printable(fmt.Sprintf("%s: %s: %s, decided by %s, %s", v.Run, r.Step, r.Decision, r.By, whose)))
+			fmt.Fprintf(&b, "%s\n", terminal.Line(fmt.Sprintf("%s: %s: %s, decided by %s, %s", v.Run, r.Step, r.Decision, r.By, whose)))
 		}
 		switch v.State {
 		case runHeld:

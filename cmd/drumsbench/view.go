@@ -9,12 +9,12 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -82,13 +82,13 @@ func stepLines(e engine.Event) string {
 		if f.Verdict == engine.Pass {
 			continue
 		}
-		b.WriteString("    " + printable(findingLine(f)) + "\n")
-		line(&b, "    hint", printable(f.Hint))
+		b.WriteString("    " + terminal.Line(findingLine(f)) + "\n")
+		line(&b, "    hint", terminal.Line(f.Hint))
 	}
 	if e.Failure != nil {
-		b.WriteString("    " + printable(e.Failure.Text) + "\n")
-		line(&b, "    hint", printable(e.Failure.Hint))
-		line(&b, "    log", printable(e.Failure.Log))
+		b.WriteString("    " + terminal.Line(e.Failure.Text) + "\n")
+		line(&b, "    hint", terminal.Line(e.Failure.Hint))
+		line(&b, "    log", terminal.Line(e.Failure.Log))
 	}
 	return b.String()
 }
@@ -108,20 +108,6 @@ func short(d time.Duration) string {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
 	}
 	return fmt.Sprintf("%.2f s", d.Seconds())
-}
-
-// printable keeps text that may come from a guest from moving the cursor or
-// starting a line of its own.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, text)
 }
 
 // jsonView prints one JSON object for each event.
@@ -305,7 +291,7 @@ func (v *liveView) lines(n int) []string {
 		list = append(list, "  measuring "+v.window+"; nothing is drawn until it is done")
 	}
 	for _, r := range v.active {
-		list = append(list, fmt.Sprintf("  %s  %s", printable(r.step), time.Since(r.since).Round(100*time.Millisecond)))
+		list = append(list, fmt.Sprintf("  %s  %s", terminal.Line(r.step), time.Since(r.since).Round(100*time.Millisecond)))
 	}
 	return list[:min(n, len(list))]
 }

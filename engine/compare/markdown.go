@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -92,5 +93,5 @@ func line(b *strings.Builder, cells ...string) {
 
 // escape what ends a cell or begins something else than text. Stars stay: statuses have them.
 func escape(s string) string {
-	return strings.NewReplacer("|", `\|`, "<", "&lt;", "`", "\\`", "[", `\[`).Replace(plain(s))
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", "`", "\\`", "[", `\[`).Replace(terminal.Line(s))
 }

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -41,10 +41,10 @@ func text(b *strings.Builder, c bench.Comparison, brief bool) {
 			if brief && !ran && r.Cause != causeRuns {
 				continue
 			}
-			fmt.Fprintf(b, "  %s: %s: %s\n", r.Cause, plain(r.Subject), plain(r.Text))
+			fmt.Fprintf(b, "  %s: %s: %s\n", r.Cause, terminal.Line(r.Subject), terminal.Line(r.Text))
 			if r.Learn != "" && r.Learn != learn {
 				learn = r.Learn
-				fmt.Fprintf(b, "    hint: %s\n", plain(learn))
+				fmt.Fprintf(b, "    hint: %s\n", terminal.Line(learn))
 			}
 		}
 		return
@@ -123,12 +123,12 @@ func settingsApart(a, b map[string]string) (x, y string) {
 func sideText(b *strings.Builder, name string, s bench.ComparedSide, brief bool) {
 	runs := make([]string, len(s.Runs))
 	for i, r := range s.Runs {
-		runs[i] = plain(r.Run)
+		runs[i] = terminal.Line(r.Run)
 		if r.Verdict != "passed" {
 			runs[i] += " (" + string(r.Verdict) + ")"
 		}
 	}
-	fmt.Fprintf(b, "  %s  %s %s%s: %s\n", name, plain(s.Arm), s.Reset, settingsOf(s, brief), strings.Join(runs, ", "))
+	fmt.Fprintf(b, "  %s  %s %s%s: %s\n", name, terminal.Line(s.Arm), s.Reset, settingsOf(s, brief), strings.Join(runs, ", "))
 }
 
 func settingsOf(s bench.ComparedSide, brief bool) string {
@@ -145,7 +145,7 @@ func settingsOf(s bench.ComparedSide, brief bool) string {
 		return ""
 	}
 	sort.Strings(names)
-	return " " + plain(strings.Join(names, ","))
+	return " " + terminal.Line(strings.Join(names, ","))
 }
 
 // facts is the table of facts.
@@ -285,7 +285,7 @@ func differences(b *strings.Builder, c bench.Comparison) {
 	for _, f := range c.Facts {
 		if f.Status == "different" && !f.Refuses {
 			none = false
-			fmt.Fprintf(b, "  %s: A %s, B %s\n", f.Title, plain(f.A.Value), plain(f.B.Value))
+			fmt.Fprintf(b, "  %s: A %s, B %s\n", f.Title, terminal.Line(f.A.Value), terminal.Line(f.B.Value))
 		}
 	}
 	for _, group := range []struct {
@@ -298,7 +298,7 @@ func differences(b *strings.Builder, c bench.Comparison) {
 	} {
 		for _, d := range group.list {
 			none = false
-			fmt.Fprintf(b, "  %s: %s: %s\n", plain(group.who), plain(d.Name), plain(d.Text))
+			fmt.Fprintf(b, "  %s: %s: %s\n", terminal.Line(group.who), terminal.Line(d.Name), terminal.Line(d.Text))
 		}
 	}
 	if none {
@@ -324,21 +324,8 @@ func without(a, b []bench.Difference) (out []bench.Difference) {
 	return out
 }
 
-// plain keeps what a guest said from moving a cursor or starting a line.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return '\uFFFD'
-		}
-		return r
-	}, s)
-}
-
 func clip(s string, most int) string {
-	r := []rune(plain(s))
+	r := []rune(terminal.Line(s))
 	if len(r) > most {
 		return string(r[:most-1]) + "…"
 	}

@@ -6,9 +6,10 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/drumsbench/drumsbench/engine/compare"
+	"github.com/drumsbench/drumsbench/engine/markdown"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -122,9 +123,9 @@ func Text(all bench.Judgements) string {
 		if i > 0 {
 			b.WriteString("\n")
 		}
-		fmt.Fprintf(&b, "experiment  %s: %s\n", plain(string(e.Manifest)), e.State)
+		fmt.Fprintf(&b, "experiment  %s: %s\n", terminal.Line(string(e.Manifest)), e.State)
 		for _, r := range e.Runs {
-			fmt.Fprintf(&b, "  run  %s: %s %s, %s\n", plain(r.Run), plain(r.Arm), r.Reset, r.Verdict)
+			fmt.Fprintf(&b, "  run  %s: %s %s, %s\n", terminal.Line(r.Run), terminal.Line(r.Arm), r.Reset, r.Verdict)
 		}
 		for k, j := range e.Judgements {
 			fmt.Fprintf(&b, "\n%s: %s\n", title(k, j, e), shown(e, j.Verdict))
@@ -132,18 +133,18 @@ func Text(all bench.Judgements) string {
 			fmt.Fprintln(t, "BAR\tASKED\tVERDICT\tN\tVALUE\t95% INTERVAL")
 			for _, r := range j.Bars {
 				l := LineOf(r)
-				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", l.Name, plain(l.Asked), shown(e, r.Verdict), l.N, l.Value, l.Interval)
+				fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", l.Name, terminal.Line(l.Asked), shown(e, r.Verdict), l.N, l.Value, l.Interval)
 			}
 			t.Flush()
 		}
 		if len(e.Reasons) > 0 {
 			fmt.Fprintf(&b, "\nnot verified:\n")
 			for _, r := range e.Reasons {
-				fmt.Fprintf(&b, "  %s\n", plain(r))
+				fmt.Fprintf(&b, "  %s\n", terminal.Line(r))
 			}
 		}
 		for _, n := range e.Notes {
-			fmt.Fprintf(&b, "\nnote: %s\n", plain(n))
+			fmt.Fprintf(&b, "\nnote: %s\n", terminal.Line(n))
 		}
 	}
 	return b.String()
@@ -164,60 +165,28 @@ func Markdown(all bench.Judgements) string {
 		if i > 0 {
 			b.WriteString("\n")
 		}
-		fmt.Fprintf(&b, "# Experiment %s: %s\n\n", escape(string(e.Manifest)), e.State)
+		fmt.Fprintf(&b, "# Experiment %s: %s\n\n", markdown.Escape(string(e.Manifest)), e.State)
 		for _, r := range e.Runs {
-			fmt.Fprintf(&b, "- run %s: %s %s, %s; last line of its chain %s\n", escape(r.Run), escape(r.Arm), r.Reset, r.Verdict, r.Events)
+			fmt.Fprintf(&b, "- run %s: %s %s, %s; last line of its chain %s\n", markdown.Escape(r.Run), markdown.Escape(r.Arm), r.Reset, r.Verdict, r.Events)
 		}
 		for k, j := range e.Judgements {
-			fmt.Fprintf(&b, "\n## %s: %s\n\n| bar | asked | verdict | n | value | 95%% interval | why |\n| --- | --- | --- | ---: | ---: | --- | --- |\n", escape(title(k, j, e)), escape(shown(e, j.Verdict)))
+			fmt.Fprintf(&b, "\n## %s: %s\n\n| bar | asked | verdict | n | value | 95%% interval | why |\n| --- | --- | --- | ---: | ---: | --- | --- |\n", markdown.Escape(title(k, j, e)), markdown.Escape(shown(e, j.Verdict)))
 			for _, r := range j.Bars {
 				l := LineOf(r)
-				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", escape(l.Name), escape(l.Asked), escape(shown(e, r.Verdict)), l.N, l.Value, l.Interval, escape(l.Why))
+				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", markdown.Escape(l.Name), markdown.Escape(l.Asked), markdown.Escape(shown(e, r.Verdict)), l.N, l.Value, l.Interval, markdown.Escape(l.Why))
 			}
 		}
 		if len(e.Reasons) > 0 {
 			b.WriteString("\nNot verified:\n\n")
 			for _, r := range e.Reasons {
-				fmt.Fprintf(&b, "- %s\n", escape(r))
+				fmt.Fprintf(&b, "- %s\n", markdown.Escape(r))
 			}
 		}
 		for _, n := range e.Notes {
-			fmt.Fprintf(&b, "\nNote: %s\n", escape(n))
+			fmt.Fprintf(&b, "\nNote: %s\n", markdown.Escape(n))
 		}
 	}
-	return b.String() + "\n" + escape(all.Method) + "\n"
-}
-
-// plain keeps what a record says from moving a terminal's cursor or starting a line.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, text)
-}
-
-// escape keeps text from being Markdown.
-func escape(text string) string {
-	var b strings.Builder
-	for _, r := range plain(text) {
-		switch r {
-		case '<':
-			b.WriteString("&lt;")
-			continue
-		case '>':
-			b.WriteString("&gt;")
-			continue
-		case '\\', '`', '*', '_', '[', ']', '|', '#':
-			b.WriteByte('\\')
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
+	return b.String() + "\n" + markdown.Escape(all.Method) + "\n"
 }
 
 // Standing says what an experiment makes of one of its runs: failed where a bar

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/markdown"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -149,57 +150,22 @@ func safeCSV(rows [][]string) ([]byte, error) {
 
 // noFormula keeps a spreadsheet from taking a cell for a formula.
 func noFormula(c string) string {
-	c = visible(c)
+	c = terminal.Line(c)
 	if _, err := strconv.ParseFloat(c, 64); err != nil && c != "" && strings.ContainsRune("=+-@", rune(c[0])) {
 		return "'" + c
 	}
 	return c
 }
 
-// visible keeps text from moving a terminal's cursor or from starting a line.
-func visible(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return '?'
-		}
-		return r
-	}, text)
-}
-
-// mark escapes text for Markdown: nothing in it is a link, a table's bar or HTML.
-func mark(text string) string {
-	var b strings.Builder
-	for _, r := range visible(text) {
-		switch r {
-		case '<':
-			b.WriteString("&lt;")
-			continue
-		case '>':
-			b.WriteString("&gt;")
-			continue
-		case '&':
-			b.WriteString("&amp;")
-			continue
-		case '\\', '`', '*', '_', '[', ']', '|', '#', '!', '~':
-			b.WriteByte('\\')
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
-}
-
 func asMarkdown(x index) string {
 	var b strings.Builder
 	line := func(cells ...string) {
 		for i, c := range cells {
-			cells[i] = mark(c)
+			cells[i] = markdown.Escape(c)
 		}
 		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}
-	b.WriteString("# Benchmarks\n\n" + mark(x.Exists) + "\n\n")
+	b.WriteString("# Benchmarks\n\n" + markdown.Escape(x.Exists) + "\n\n")
 	for _, s := range x.States {
 		fmt.Fprintf(&b, "- **%s** %d: %s\n", s.State, s.Count, s.Meaning)
 	}
@@ -212,11 +178,11 @@ func asMarkdown(x index) string {
 	}
 	sectionsMarkdown(&b, "##", x.Sections, line)
 	for _, v := range x.Runs {
-		fmt.Fprintf(&b, "\n## %s\n\n%s, %s, arm %s, %s, %s; gates %d of %d passed\n\n", mark(v.Name), v.State, v.Record.Verdict, mark(v.Record.Arm), v.Record.Reset, v.Date, v.Passed, v.Gates)
+		fmt.Fprintf(&b, "\n## %s\n\n%s, %s, arm %s, %s, %s; gates %d of %d passed\n\n", markdown.Escape(v.Name), v.State, v.Record.Verdict, markdown.Escape(v.Record.Arm), v.Record.Reset, v.Date, v.Passed, v.Gates)
 		if v.Failure != "" {
-			b.WriteString("No number comes from this run. " + mark(v.Failure) + "\n\n")
+			b.WriteString("No number comes from this run. " + markdown.Escape(v.Failure) + "\n\n")
 			for _, m := range v.Missed {
-				fmt.Fprintf(&b, "- %s: %s (%s): %s\n", m.Verdict, mark(m.Name), mark(m.Step), mark(m.Why()))
+				fmt.Fprintf(&b, "- %s: %s (%s): %s\n", m.Verdict, markdown.Escape(m.Name), markdown.Escape(m.Step), markdown.Escape(m.Why()))
 			}
 			b.WriteString("\n")
 		}
@@ -232,17 +198,17 @@ func asMarkdown(x index) string {
 			b.WriteString("\n")
 		}
 		for _, p := range []pair{{"Hardware", v.Hardware}, {"Workload", v.Workload}, {"Method", v.Method}, {"Sample", v.Sample}} {
-			fmt.Fprintf(&b, "- %s: %s\n", p.Name, mark(p.Text))
+			fmt.Fprintf(&b, "- %s: %s\n", p.Name, markdown.Escape(p.Text))
 		}
 		for _, c := range v.Caveats {
-			fmt.Fprintf(&b, "- caveat: %s\n", mark(c))
+			fmt.Fprintf(&b, "- caveat: %s\n", markdown.Escape(c))
 		}
 		sectionsMarkdown(&b, "###", v.Sections, line)
 	}
 	if len(x.None) > 0 {
 		b.WriteString("\n## Runs without a record\n\n")
 		for _, n := range x.None {
-			fmt.Fprintf(&b, "- %s: %s\n", mark(n.Dir), mark(n.Reason))
+			fmt.Fprintf(&b, "- %s: %s\n", markdown.Escape(n.Dir), markdown.Escape(n.Reason))
 		}
 	}
 	b.WriteString("\n" + x.Method + "\n")
@@ -281,10 +247,10 @@ type (
 func asJUnit(x index) ([]byte, error) {
 	var all junitSuites
 	for _, v := range x.Runs {
-		s := junitSuite{Name: visible(v.Name), Timestamp: string(v.Record.Started)}
+		s := junitSuite{Name: terminal.Line(v.Name), Timestamp: string(v.Record.Started)}
 		add := func(j judged, optional bool) {
-			c := junitCase{Name: visible(j.Name + " " + j.Step), Class: visible(v.Record.Arm + "." + v.Record.Reset)}
-			why := &junitWhy{visible(strings.TrimSuffix(string(j.Verdict)+": "+j.Why(), ": "))}
+			c := junitCase{Name: terminal.Line(j.Name + " " + j.Step), Class: terminal.Line(v.Record.Arm + "." + v.Record.Reset)}
+			why := &junitWhy{terminal.Line(strings.TrimSuffix(string(j.Verdict)+": "+j.Why(), ": "))}
 			switch {
 			case j.Verdict == engine.Pass:
 			case j.Verdict == engine.Fail:
@@ -315,8 +281,8 @@ func asJUnit(x index) ([]byte, error) {
 	}
 	all.Suites = append(all.Suites, junitExperiments(x.Experiments)...)
 	for _, n := range x.None {
-		all.Suites = append(all.Suites, junitSuite{Name: visible(n.Dir), Tests: 1, Errors: 1,
-			Cases: []junitCase{{Name: "record", Class: "run", Error: &junitWhy{visible(n.Reason)}}}})
+		all.Suites = append(all.Suites, junitSuite{Name: terminal.Line(n.Dir), Tests: 1, Errors: 1,
+			Cases: []junitCase{{Name: "record", Class: "run", Error: &junitWhy{terminal.Line(n.Reason)}}}})
 	}
 	b, err := xml.MarshalIndent(all, "", "  ")
 	return append([]byte(xml.Header), append(b, '\n')...), err

@@ -6,8 +6,10 @@ import (
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/compare"
+	"github.com/drumsbench/drumsbench/engine/markdown"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/register"
+	"github.com/drumsbench/drumsbench/engine/terminal"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -127,18 +129,18 @@ func experimentsMarkdown(b *strings.Builder, list []experimentView, line func(..
 	}
 	b.WriteString("\n## Experiments\n")
 	for _, e := range list {
-		fmt.Fprintf(b, "\n### %s: %s\n\n", mark(string(e.Manifest)), e.State)
+		fmt.Fprintf(b, "\n### %s: %s\n\n", markdown.Escape(string(e.Manifest)), e.State)
 		for _, r := range e.Runs {
-			fmt.Fprintf(b, "- run %s: %s %s, %s\n", mark(r.Run), mark(r.Arm), r.Reset, r.Verdict)
+			fmt.Fprintf(b, "- run %s: %s %s, %s\n", markdown.Escape(r.Run), markdown.Escape(r.Arm), r.Reset, r.Verdict)
 		}
 		for _, r := range e.Reasons {
-			fmt.Fprintf(b, "- not verified: %s\n", mark(r))
+			fmt.Fprintf(b, "- not verified: %s\n", markdown.Escape(r))
 		}
 		for _, n := range e.Notes {
-			fmt.Fprintf(b, "- note: %s\n", mark(n))
+			fmt.Fprintf(b, "- note: %s\n", markdown.Escape(n))
 		}
 		for _, j := range e.Judgements {
-			fmt.Fprintf(b, "\n%s %s, %s: %s\n\n| Bar | Asked | Verdict | Value | 95%% interval | n | Why |\n| --- | --- | --- | ---: | --- | ---: | --- |\n", j.Title, j.Digest, mark(j.Note), mark(j.Verdict))
+			fmt.Fprintf(b, "\n%s %s, %s: %s\n\n| Bar | Asked | Verdict | Value | 95%% interval | n | Why |\n| --- | --- | --- | ---: | --- | ---: | --- |\n", j.Title, j.Digest, markdown.Escape(j.Note), markdown.Escape(j.Verdict))
 			for _, l := range j.Bars {
 				line(l.Name, l.Asked, l.Verdict, l.Value, l.Interval, l.N, l.Why)
 			}
@@ -149,11 +151,11 @@ func experimentsMarkdown(b *strings.Builder, list []experimentView, line func(..
 // junitExperiments: a suite for each experiment, a case for each bar of each registration.
 func junitExperiments(list []experimentView) (suites []junitSuite) {
 	for _, e := range list {
-		s := junitSuite{Name: visible("experiment " + string(e.Manifest))}
+		s := junitSuite{Name: terminal.Line("experiment " + string(e.Manifest))}
 		for _, j := range e.Judgements {
 			for _, l := range j.Bars {
-				c := junitCase{Name: visible(l.Name + ": " + l.Asked), Class: visible(fmt.Sprintf("%s %.12s", j.Title, j.Digest))}
-				why := &junitWhy{visible(strings.TrimSuffix(l.Verdict+": "+l.Why, ": "))}
+				c := junitCase{Name: terminal.Line(l.Name + ": " + l.Asked), Class: terminal.Line(fmt.Sprintf("%s %.12s", j.Title, j.Digest))}
+				why := &junitWhy{terminal.Line(strings.TrimSuffix(l.Verdict+": "+l.Why, ": "))}
 				switch l.Verdict {
 				case string(register.Pass):
 				case string(register.Fail):

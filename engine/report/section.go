@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"html/template"
 	"strings"
+
+	"github.com/drumsbench/drumsbench/engine/markdown"
 )
 
 // Section is a part of a page that only some runs have something to say for: the
@@ -113,12 +115,12 @@ func heads(names ...string) (list []Head) {
 // sectionsMarkdown is what a Markdown file has of sections; level is of their headings.
 func sectionsMarkdown(b *strings.Builder, level string, list []Section, line func(...string)) {
 	for _, s := range list {
-		fmt.Fprintf(b, "\n%s %s\n", level, mark(s.Title))
+		fmt.Fprintf(b, "\n%s %s\n", level, markdown.Escape(s.Title))
 		for _, p := range s.Text {
-			b.WriteString("\n" + mark(p) + "\n")
+			b.WriteString("\n" + markdown.Escape(p) + "\n")
 		}
 		for _, t := range s.Tables {
-			b.WriteString("\n" + mark(t.Caption) + "\n\n")
+			b.WriteString("\n" + markdown.Escape(t.Caption) + "\n\n")
 			var names, rules []string
 			for _, h := range t.Head {
 				names = append(names, h.Text)
@@ -135,7 +137,7 @@ func sectionsMarkdown(b *strings.Builder, level string, list []Section, line fun
 			}
 		}
 		for _, n := range s.Notes {
-			b.WriteString("\n- note: " + mark(n) + "\n")
+			b.WriteString("\n- note: " + markdown.Escape(n) + "\n")
 		}
 	}
 }

@@ -32,6 +32,20 @@ func Text(s string) string {
 	return b.String()
 }
 
+// Line is s as a part of one line: line feeds and tabs are spaces, and what cannot be printed
+// is a question mark.
+func Line(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, s)
+}
+
 func clean(s string) bool {
 	return utf8.ValidString(s) && strings.IndexFunc(s, obeyed) < 0
 }
