@@ -113,7 +113,8 @@ func devices() []specs.LinuxDeviceCgroup {
 // own on downwards, in each hierarchy, and where the task is in the root group
 // that is the whole host's: a restore would write to groups of other people. So
 // only one controller is dumped, in whose hierarchy the slot has a group of its
-// own, and the images are looked at (Container.Dumped).
+// own, and the images are looked at (Container.Dumped). On v1, where criu dumps
+// from inside the slot's limits, it keeps none at all.
 func dumpSettings(p bench.CheckpointPolicy) (string, error) {
 	ghost, err := units.RAMInBytes(string(p.GhostLimit))
 	if err != nil {
