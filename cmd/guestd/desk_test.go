@@ -117,8 +117,32 @@ func TestPublicCalls(t *testing.T) {
 			s := desk(t, deskServices(t)...)
 			s.settle()
 			const opener = "#!/bin/sh\nexec xterm -T \"$(basename \"$1\") - Editor\" -e sleep 1000\n"
-			if err := s.client.WriteFile(t.Context(), "/usr/local/sbin/xdg-open", []byte(opener), 0o755); err != nil {
-				t.Fatal(err)
+			// The host has none of the image's programs: what they are asked, and what is made of their answers.
+			const settings = `#!/bin/sh
+case "$1 $2 $3 $4" in
+"get org.gnome.desktop.background picture-uri ") cat /tmp/home/.uri 2>/dev/null || echo "'file:///tmp/home/sky.svg'" ;;
+"set org.gnome.desktop.background picture-uri file:///etc/passwd") ;;
+"set org.gnome.desktop.background picture-uri "*) echo "'$4'" >/tmp/home/.uri ;;
+*) exit 1 ;;
+esac
+`
+			const recorder = `#!/bin/sh
+for to; do :; done
+case "$*" in *"-f x11grab "*"-s 1280x800 -i :0.0 "*) ;; *) exit 1 ;; esac
+trap 'echo "and its end" >>"$to"; exit 255' INT
+echo "a recording" >"$to"
+while :; do sleep 0.05; done
+`
+			for path, program := range map[string]string{"xdg-open": opener, "gsettings": settings, "ffmpeg": recorder,
+				"python3": "#!/bin/sh\n[ \"$1 $3\" = '-c tree' ] || exec /usr/bin/python3 \"$@\"\necho '<desktop-frame name=\"main\"/>'\n"} {
+				if err := s.client.WriteFile(t.Context(), "/usr/local/sbin/"+path, []byte(program), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, name := range []string{"sky.svg", "blue.jpg"} {
+				if err := s.client.WriteFile(t.Context(), "/tmp/home/"+name, []byte(name+"\n"), 0o644); err != nil {
+					t.Fatal(err)
+				}
 			}
 			return s
 		},

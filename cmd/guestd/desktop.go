@@ -84,16 +84,6 @@ func reply(w http.ResponseWriter, body any, err error) {
 	answer(w, http.StatusOK, body)
 }
 
-// terminal: the public server knows a gnome-terminal's text from AT-SPI. A guest
-// of ours has none, and what it says of any other terminal is null too.
-func (s *server) terminal(w http.ResponseWriter, _ *http.Request) {
-	if err := s.screen.with(func(*connection) error { return nil }); err != nil {
-		answer(w, http.StatusInternalServerError, proto.ExecuteResponse{Status: proto.StatusError, Message: err.Error()})
-		return
-	}
-	answer(w, http.StatusOK, proto.TerminalResponse{Status: proto.StatusSuccess})
-}
-
 func (s *server) platform(w http.ResponseWriter, _ *http.Request) {
 	text(w, http.StatusOK, "Linux")
 }

@@ -80,6 +80,19 @@ func (p *processes) start(path string, argv []string, attr *syscall.ProcAttr, ma
 	return pid, ended, nil
 }
 
+// signal sends a signal to a program that was started and not reaped yet: its pid is nobody else's.
+func (p *processes) signal(pid int, sig syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, ours := p.waiting[pid]; !ours {
+		return nil
+	}
+	if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("signal process %d: %w", pid, err)
+	}
+	return nil
+}
+
 // reap takes every zombie that is there and returns how many children are left: none is 0.
 func (p *processes) reap() (left bool) {
 	p.mu.Lock()

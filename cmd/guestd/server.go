@@ -38,6 +38,8 @@ type server struct {
 	screen *screen
 	// machine is nil where the kernel is somebody else's.
 	machine *machine
+	// recorder is the recording of the screen, where there is one.
+	recorder recorder
 }
 
 // listen on loopback only, and with plain TCP: CRIU cannot dump an MPTCP socket.
@@ -90,6 +92,11 @@ func (s *server) serve(l net.Listener) error {
 	mux.HandleFunc("POST "+proto.PathScreenSize, s.screenSize)
 	mux.HandleFunc("POST "+proto.PathWindowSize, s.windowSize)
 	mux.HandleFunc("GET "+proto.PathTerminal, s.terminal)
+	mux.HandleFunc("GET "+proto.PathAccessibility, s.accessibility)
+	mux.HandleFunc("POST "+proto.PathStartRecording, s.startRecording)
+	mux.HandleFunc("POST "+proto.PathEndRecording, s.endRecording)
+	mux.HandleFunc("POST "+proto.PathWallpaper, s.wallpaper)
+	mux.HandleFunc("POST "+proto.PathChangeWallpaper, s.changeWallpaper)
 	mux.HandleFunc("GET "+proto.PathPlatform, s.platform)
 	mux.HandleFunc("POST "+proto.PathDesktopPath, s.desktopPath)
 	mux.HandleFunc("POST "+proto.PathListDirectory, s.listDirectory)

@@ -38,6 +38,11 @@
 //	POST /screen_size      -> 200 Size
 //	POST /window_size      form field app_class_name -> 200 Size, 500 no such window
 //	GET  /terminal         -> 200 TerminalResponse
+//	GET  /accessibility    -> 200 AccessibilityResponse, 500 where AT-SPI does not answer
+//	POST /start_recording  -> 200 once the recording has begun, 400 one is in progress
+//	POST /end_recording    -> 200 video/mp4, 400 none is in progress, 404 it failed
+//	POST /wallpaper        -> 200 the file behind all windows, 404 it is gone
+//	POST /setup/change_wallpaper  WallpaperRequest -> 200 "Wallpaper changed successfully"
 //
 // Everything else is 404. An error is {"error": TEXT} or, where the response has
 // a status of its own, {"status": "error", "message": TEXT}; of the public server's
@@ -46,8 +51,10 @@
 // leading ~ in an argument and ~, $NAME and ${NAME} in a path stand for the user's
 // home and environment.
 //
-// Where this differs from the public server: activate_window and close_window
-// read back what they did, and say 404 or 500 where it says 200 all the same.
+// Where this differs from the public server: activate_window, close_window,
+// start_recording and change_wallpaper read back what they did, and say 404 or 500
+// where it says 200 all the same; a wallpaper has the type of its file. The last
+// five need programs of the image: python3 with AT-SPI's bindings, ffmpeg, gsettings.
 package proto
 
 import (
@@ -79,11 +86,17 @@ const (
 	PathActivate  = "/setup/activate_window"
 	PathClose     = "/setup/close_window"
 
+	PathChangeWallpaper = "/setup/change_wallpaper"
+
 	PathScreenshot     = "/screenshot"
 	PathCursorPosition = "/cursor_position"
 	PathScreenSize     = "/screen_size"
 	PathWindowSize     = "/window_size"
 	PathTerminal       = "/terminal"
+	PathAccessibility  = "/accessibility"
+	PathStartRecording = "/start_recording"
+	PathEndRecording   = "/end_recording"
+	PathWallpaper      = "/wallpaper"
 	PathPlatform       = "/platform"
 	PathDesktopPath    = "/desktop_path"
 	PathListDirectory  = "/list_directory"

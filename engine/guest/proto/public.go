@@ -80,6 +80,22 @@ type Size struct {
 	Height int `json:"height"`
 }
 
+// AccessibilityResponse is the desktop as AT-SPI tells it, as XML: roles are elements.
+type AccessibilityResponse struct {
+	AT string `json:"AT"`
+}
+
+// WallpaperRequest names the file that is to be behind all windows.
+type WallpaperRequest struct {
+	Path string `json:"path"`
+}
+
+// StatusResponse says that something was done.
+type StatusResponse struct {
+	Status  string `json:"status"`
+	Message string `json:"message"`
+}
+
 // TerminalResponse holds the text of an active gnome-terminal, which only AT-SPI
 // tells; null where there is none.
 type TerminalResponse struct {
