@@ -460,7 +460,7 @@ func TestPublicShapes(t *testing.T) {
 			200, "text/plain; charset=utf-8", "File Uploaded: 4 bytes"},
 		{"upload without a path", "POST", "/setup/upload", "multipart/form-data; boundary=B",
 			"--B\r\nContent-Disposition: form-data; name=\"file_data\"; filename=\"up\"\r\n\r\ndata\r\n--B--\r\n", 400, "application/json", ""},
-		{"later issue", "GET", "/accessibility", "", "", 404, "application/json", `{"error":"no such request: GET /accessibility"}`},
+		{"no such request", "GET", "/absent", "", "", 404, "application/json", `{"error":"no such request: GET /absent"}`},
 		{"wrong method", "GET", "/execute", "", "", 404, "application/json", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -18,10 +18,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/engine/pathtext"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -408,7 +408,7 @@ func namesIn(dir string) ([]name, error) {
 	}
 	names := make([]name, len(raw))
 	for i, n := range raw {
-		names[i] = name{n, quote(n)}
+		names[i] = name{n, pathtext.Quote(n)}
 	}
 	slices.SortFunc(names, func(a, b name) int { return strings.Compare(a.quoted, b.quoted) })
 	return names, nil
@@ -429,7 +429,7 @@ func (f *found) entry() (bench.StateEntry, error) {
 		e.Sha256, err = f.digest()
 	case "symlink":
 		e.Target, err = os.Readlink(f.at)
-		e.Target = quote(e.Target)
+		e.Target = pathtext.Quote(e.Target)
 	case "char", "block":
 		e.Rdev = bench.Int64(strconv.FormatUint(f.stat.Rdev, 10))
 	}
@@ -488,7 +488,7 @@ func xattrs(at string) (map[string]string, error) {
 		if out == nil {
 			out = map[string]string{}
 		}
-		out[quote(n)] = hex.EncodeToString(value)
+		out[pathtext.Quote(n)] = hex.EncodeToString(value)
 	}
 	return out, nil
 }
@@ -510,23 +510,4 @@ func readSized(read func([]byte) (int, error)) ([]byte, error) {
 		}
 		return b[:n], nil
 	}
-}
-
-// quote writes each byte that is not UTF-8, and the backslash, as \xNN, as package overlay does.
-func quote(s string) string {
-	if utf8.ValidString(s) && !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		r, size := utf8.DecodeRuneInString(s[i:])
-		if r == utf8.RuneError && size == 1 || r == '\\' {
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-			i++
-			continue
-		}
-		b.WriteString(s[i : i+size])
-		i += size
-	}
-	return b.String()
 }

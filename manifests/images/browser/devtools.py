@@ -89,15 +89,11 @@ def get(path):
     return json.loads(body)
 
 
-class Page:
-    """The DevTools connection to the one page."""
+class Connection:
+    """A DevTools connection to what the browser's HTTP server gave the address of."""
 
-    def __init__(self):
-        pages = [t for t in get("/json/list") if t.get("type") == "page"]
-        if len(pages) != 1:
-            raise Broken("%d pages, not one" % len(pages))
-        self.title = pages[0]["title"]
-        path = "/" + pages[0]["webSocketDebuggerUrl"].split("/", 3)[3]
+    def __init__(self, url):
+        path = "/" + url.split("/", 3)[3]
         self.socket, self.data, self.last = connect(), b"", 0
         key = base64.b64encode(os.urandom(16)).decode()
         self.socket.sendall(("GET %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -164,6 +160,17 @@ class Page:
                 if "error" in answer:
                     raise Broken("%s: %s" % (method, answer["error"]))
                 return answer["result"]
+
+
+class Page(Connection):
+    """To the one page."""
+
+    def __init__(self):
+        pages = [t for t in get("/json/list") if t.get("type") == "page"]
+        if len(pages) != 1:
+            raise Broken("%d pages, not one" % len(pages))
+        self.title = pages[0]["title"]
+        super().__init__(pages[0]["webSocketDebuggerUrl"])
 
     def value(self, expression):
         result = self.ask("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
