@@ -44,7 +44,7 @@ func (s *slot) branch(ctx context.Context, dir string) (err error) {
 	}
 	defer engine.StartSpan(ctx, "branch")()
 	carry, top, layer := filepath.Join(dir, carryFile), filepath.Join(dir, topFile), in(*old.from, diskFile)
-	if err := old.saveState(ctx, form, carry); err != nil {
+	if err := old.saveState(ctx, "carry", form, carry); err != nil {
 		return err
 	}
 	if err := s.end(ctx); err != nil {
@@ -64,7 +64,7 @@ func (s *slot) branch(ctx context.Context, dir string) (err error) {
 	t.parked = true // never a slot
 	s.mu.Unlock()
 	t.policy, t.exclude = old.policy, old.exclude
-	t.carried = []bench.Fact{{Name: factCarried, Known: true, Value: told, Source: queryCapabilities, View: engine.ViewHost}}
+	t.told = append(old.told, bench.Fact{Name: factCarried, Known: true, Value: told, Source: queryCapabilities, View: engine.ViewHost})
 	if err := os.Rename(top, t.file(diskFile)); err != nil {
 		return err
 	}
@@ -84,10 +84,12 @@ func (s *slot) branch(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer t.detach()
-	if err := t.loadState(ctx, form); err != nil {
+	loaded, err := t.loadState(ctx, form)
+	if err != nil {
 		return s.explain(ctx, t, err)
 	}
-	if err := t.saveState(ctx, ignoreShared, filepath.Join(dir, machineFile)); err != nil {
+	t.told = append(t.told, loaded.told())
+	if err := t.saveState(ctx, "save", ignoreShared, filepath.Join(dir, machineFile)); err != nil {
 		return err
 	}
 	if err := s.end(ctx); err != nil {

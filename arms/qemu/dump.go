@@ -204,6 +204,7 @@ func (s *slot) census(ctx context.Context, ref engine.GuestReference) (c census,
 // needed of it is in dir afterwards, and the machine is ended, but for in place.
 func (s *slot) save(ctx context.Context, dir string) error {
 	t := s.now
+	t.told = nil
 	if err := t.stop(ctx); err != nil {
 		return err
 	}
@@ -218,7 +219,7 @@ func (s *slot) save(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	if err := t.job(ctx, "snapshot-save"); err != nil {
+	if err := t.timed(ctx, "snapshot-save", jobEvent, "concluded", &t.told, func() error { return t.job(ctx, "snapshot-save") }); err != nil {
 		return err
 	}
 	if err := t.stop(ctx); err != nil { // writes out what the job left in memory
@@ -244,7 +245,7 @@ func (s *slot) save(ctx context.Context, dir string) error {
 // saveFile saves a stopped machine that shares its memory with a file, and ends it.
 func (s *slot) saveFile(ctx context.Context, dir string) error {
 	t := s.now
-	if err := t.saveState(ctx, ignoreShared, filepath.Join(dir, machineFile)); err != nil {
+	if err := t.saveState(ctx, "save", ignoreShared, filepath.Join(dir, machineFile)); err != nil {
 		return err
 	}
 	if err := t.saveMemory(ctx, filepath.Join(dir, memoryFile)); err != nil {
@@ -300,7 +301,7 @@ func (s *slot) seal(ctx context.Context, dir string, p bench.DumpParams, c censu
 	}
 	facts := append(s.arm.Facts(ctx), s.root.boot.facts()...)
 	facts = append(facts, t.shape.facts(s.arm.settings.Snapshot)...)
-	facts = append(facts, t.carried...)
+	facts = append(facts, t.told...)
 	if !t.self {
 		facts = append(facts, engine.Known(c.freezer, "guest server /file", engine.ViewGuest).Fact(factFreezer))
 	}

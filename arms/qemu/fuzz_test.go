@@ -75,7 +75,13 @@ var verbs = []struct {
 	{"snapshot-load", func(ctx context.Context, t *tenancy) error { return t.job(ctx, "snapshot-load") }, []string{"drums", "concluded"}, 1},
 	{"stop", func(ctx context.Context, t *tenancy) error { return t.stop(ctx) }, []string{"paused"}, 0},
 	{"cont", func(ctx context.Context, t *tenancy) error { return t.cont(ctx) }, []string{"running"}, 0},
-	{"load", func(ctx context.Context, t *tenancy) error { return t.loadState(ctx, ignoreShared) }, []string{"paused"}, 0},
+	{"load", func(ctx context.Context, t *tenancy) error {
+		loaded, err := t.loadState(ctx, ignoreShared)
+		if err == nil {
+			loaded.stop()
+		}
+		return err
+	}, []string{"paused"}, 0},
 	{"hardware", func(ctx context.Context, t *tenancy) error { _, _, err := t.hardware(ctx); return err }, nil, 0},
 	{"accelerator", func(ctx context.Context, t *tenancy) error { _, err := accelerator(ctx, t.mon.qmp); return err }, nil, 0},
 	{"capabilities", func(ctx context.Context, t *tenancy) error {

@@ -80,8 +80,8 @@ type tenancy struct {
 	self bool
 	// said is what the guest said of its frozen tree; asking is held.
 	said *guest.Observation
-	// facts of how the slot came to run; carried are those of a branch.
-	facts, carried []bench.Fact
+	// facts of how the slot came to run; told are those of how it was saved last.
+	facts, told []bench.Fact
 	// adopted holds on to a QEMU that another process of ours started;
 	// died says how one had ended before it was taken over.
 	adopted *procfs.Handle

@@ -339,8 +339,16 @@ func (s made) branch(t *testing.T, cp engine.Checkpoint, place engine.Place) eng
 			does(slot, "cat /root/first /dev/shm/first", "firstfirst")
 		}
 		does(slot, fmt.Sprintf("printf %s | tee /root/%[1]s > /dev/shm/%[1]s; sync", text), "")
+		saved, loaded := []string{"snapshot-save-ns"}, "snapshot-load-ns"
+		if method == MethodFile {
+			saved, loaded = []string{"carry-ns", "carry-bytes", "load-ns", "save-ns", "save-bytes"}, "load-ns"
+		}
+		own(t, slot.(engine.Telling).Facts(), loaded)
 		parent := cp
 		cp, place = s.dumpOf(t, slot)
+		for _, name := range saved {
+			own(t, cp.Handle.Facts, name)
+		}
 		if s.arm.tool.since(9, 0) && method == MethodFile != hasFact(cp.Handle.Facts, factCarried, mappedRAM) ||
 			!s.arm.tool.since(9, 0) && method == MethodFile != hasFact(cp.Handle.Facts, factCarried, "stream") {
 			t.Errorf("how it was carried: %+v", cp.Handle.Facts)
@@ -404,6 +412,24 @@ func (s made) notFrozen(t *testing.T, cp engine.Checkpoint, place engine.Place) 
 		t.Errorf("left: %v %v", pids, err)
 	}
 	return s.restore(t, cp, place, "slot-0")
+}
+
+// own requires that QEMU's own word on what it saved or loaded is known, once, and above 0.
+func own(t *testing.T, facts []bench.Fact, name string) {
+	t.Helper()
+	n := 0
+	for _, f := range facts {
+		if f.Name != "tool.qemu."+name {
+			continue
+		}
+		n++
+		if v, err := strconv.ParseInt(f.Value, 10, 64); !f.Known || err != nil || v <= 0 {
+			t.Errorf("%+v", f)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d facts tool.qemu.%s", n, name)
+	}
 }
 
 func hasFact(facts []bench.Fact, name, value string) bool {

@@ -143,12 +143,18 @@ func (p *place) reset(ctx context.Context, cp engine.Checkpoint, params bench.Re
 // load loads the snapshot of the slot's own disk and wakes the machine.
 func (p *place) load(ctx context.Context, t *tenancy) error {
 	end := engine.StartSpan(ctx, "load")
-	err := t.job(ctx, "snapshot-load")
-	end()
+	loaded, err := t.listen(ctx, "snapshot-load", jobEvent, "concluded")
 	if err != nil {
+		end()
 		return err
 	}
-	return p.wake(ctx, t)
+	err = t.job(ctx, "snapshot-load")
+	end()
+	if err != nil {
+		loaded.stop()
+		return err
+	}
+	return p.woken(ctx, t, loaded)
 }
 
 func (p *place) restore(ctx context.Context, s shape, cp engine.Checkpoint, params bench.RestoreParams) error {
@@ -193,12 +199,22 @@ func (p *place) restore(ctx context.Context, s shape, cp engine.Checkpoint, para
 		return p.load(ctx, t)
 	}
 	end = engine.StartSpan(ctx, "load")
-	err = t.loadState(ctx, ignoreShared)
+	loaded, err := t.loadState(ctx, ignoreShared)
 	end()
 	if err != nil {
 		return p.explain(ctx, t, err)
 	}
-	return p.wake(ctx, t)
+	return p.woken(ctx, t, loaded)
+}
+
+// woken wakes the machine, and asks for QEMU's own time of the load when that has long come.
+func (p *place) woken(ctx context.Context, t *tenancy, loaded *ear) error {
+	if err := p.wake(ctx, t); err != nil {
+		loaded.stop()
+		return err
+	}
+	t.facts = append(t.facts, loaded.told())
+	return nil
 }
 
 // Resume implements engine.Stopped: the guest thaws its tree and reads that back;

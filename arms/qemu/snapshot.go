@@ -69,7 +69,8 @@ func (t *tenancy) job(ctx context.Context, command string) error {
 // saveState writes the state of a stopped machine to a file, in the form that a
 // capability of migration gives it; "" is the plain one. With ignoreShared it is
 // that of the devices alone: memory stays in the file that the machine shares.
-func (t *tenancy) saveState(ctx context.Context, form, path string) error {
+// What QEMU says of it is a fact for the checkpoint, by that name.
+func (t *tenancy) saveState(ctx context.Context, name, form, path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -88,16 +89,29 @@ func (t *tenancy) saveState(ctx context.Context, form, path string) error {
 	} else if err := t.mon.qmp.ExecuteWithFile(ctx, f, "getfd", map[string]any{"fdname": "state"}, nil); err != nil {
 		return err
 	}
+	var m migration
+	err = t.timed(ctx, name, migrationEvent, "completed", &t.told, func() error { return t.migrate(ctx, uri, &m) })
+	t.told = append(t.told, sent(name, m.RAM.Transferred))
+	return err
+}
+
+// migration is what of query-migrate is read.
+type migration struct {
+	Status string `json:"status"`
+	Error  string `json:"error-desc"`
+	RAM    struct {
+		Transferred *int64 `json:"transferred"`
+	} `json:"ram"`
+}
+
+// migrate writes the machine to uri, and returns once that is complete.
+func (t *tenancy) migrate(ctx context.Context, uri string, m *migration) error {
 	defer t.began("migrate")()
 	if err := t.execute(ctx, "migrate", map[string]any{"uri": uri}, nil); err != nil {
 		return err
 	}
 	return poll(ctx, "save machine", func() (bool, error) {
-		var m struct {
-			Status string `json:"status"`
-			Error  string `json:"error-desc"`
-		}
-		if err := t.execute(ctx, "query-migrate", nil, &m); err != nil {
+		if err := t.execute(ctx, "query-migrate", nil, m); err != nil {
 			return false, err
 		}
 		switch m.Status {
@@ -117,7 +131,7 @@ func (t *tenancy) filesByName() bool { return t.tool.since(9, 0) }
 
 // setForm has the next save or load be of a form, and of no other.
 func (t *tenancy) setForm(ctx context.Context, form string) error {
-	set := []map[string]any{}
+	set := []map[string]any{{"capability": eventsOn, "state": true}}
 	if form != "" {
 		set = append(set, map[string]any{"capability": form, "state": true})
 	}
@@ -171,15 +185,28 @@ func (t *tenancy) saveMemory(ctx context.Context, path string) (err error) {
 }
 
 // loadState loads the state that start handed over, of the form that it was saved
-// in; QEMU ends where it cannot.
-func (t *tenancy) loadState(ctx context.Context, form string) error {
+// in; QEMU ends where it cannot. What it returns has QEMU's own time of it later.
+func (t *tenancy) loadState(ctx context.Context, form string) (*ear, error) {
 	if err := t.setForm(ctx, form); err != nil {
-		return err
+		return nil, err
 	}
 	uri := "fd:" + strconv.Itoa(fdIncoming)
 	if t.filesByName() {
 		uri = "file:" + inherited(fdIncoming)
 	}
+	w, err := t.listen(ctx, "load", migrationEvent, "completed")
+	if err != nil {
+		return nil, err
+	}
+	if err := t.incoming(ctx, uri); err != nil {
+		w.stop()
+		return nil, err
+	}
+	return w, nil
+}
+
+// incoming reads the machine from uri, and returns once it is there, stopped.
+func (t *tenancy) incoming(ctx context.Context, uri string) error {
 	defer t.began("migrate-incoming")()
 	if err := t.execute(ctx, "migrate-incoming", map[string]any{"uri": uri}, nil); err != nil {
 		return err
