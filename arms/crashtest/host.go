@@ -85,7 +85,7 @@ func (h *Harness) strays(names map[string]bool) error {
 
 // compare wants the host as it was. Dead processes and their namespaces take a
 // moment to go, so that what is left is looked at again for a while.
-func (h *Harness) compare(ctx context.Context, r *Result, before look, spaces map[string]string, settle time.Duration) error {
+func (h *Harness) compare(ctx context.Context, r *Result, before look, spaces map[string]namespace, settle time.Duration) error {
 	var left []string
 	for deadline := time.Now().Add(settle); ; time.Sleep(20 * time.Millisecond) {
 		after, err := h.look(ctx, r.Claim)
@@ -122,76 +122,4 @@ func (h *Harness) compare(ctx context.Context, r *Result, before look, spaces ma
 		r.problem("left behind: %s", l)
 	}
 	return nil
-}
-
-// namespaceKinds are those that an arm makes.
-var namespaceKinds = []string{"mnt", "pid", "net", "ipc", "uts", "user", "cgroup"}
-
-// namespacesOf lists the namespaces of the run's processes that are not our own,
-// as links with what they belonged to.
-func namespacesOf(claim string) map[string]string {
-	spaces := map[string]string{}
-	if claim == "" {
-		return spaces
-	}
-	procs, err := prom.AllProcs()
-	if err != nil {
-		return spaces
-	}
-	own := map[string]bool{}
-	for _, kind := range namespaceKinds {
-		link, _ := os.Readlink("/proc/self/ns/" + kind)
-		own[link] = true
-	}
-	for _, p := range procs {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", p.PID))
-		if err != nil || !strings.Contains(string(text), "/drums-"+claim) {
-			continue
-		}
-		name, _ := p.Comm()
-		for _, kind := range namespaceKinds {
-			link, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/%s", p.PID, kind))
-			if err == nil && !own[link] {
-				spaces[link] = name
-			}
-		}
-	}
-	return spaces
-}
-
-// namespaceHolders lists who is in one of the namespaces, or keeps it open or mounted.
-func namespaceHolders(spaces map[string]string) (holders []string, err error) {
-	if len(spaces) == 0 {
-		return nil, nil
-	}
-	procs, err := prom.AllProcs()
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range procs {
-		var links []string
-		for _, kind := range namespaceKinds {
-			links = append(links, fmt.Sprintf("/proc/%d/ns/%s", p.PID, kind))
-		}
-		descriptors, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.PID))
-		for _, link := range append(links, descriptors...) {
-			target, err := os.Readlink(link)
-			if err != nil {
-				continue
-			}
-			if of, ok := spaces[target]; ok {
-				holders = append(holders, fmt.Sprintf("namespace %s of %s is held by %s", target, of, link))
-			}
-		}
-	}
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	for space, of := range spaces {
-		if strings.Contains(string(table), space) {
-			holders = append(holders, fmt.Sprintf("namespace %s of %s is mounted", space, of))
-		}
-	}
-	return holders, nil
 }
