@@ -30,7 +30,8 @@ var (
 	crashAll     = flag.Bool("crash", false, "try every crash window, not a sample")
 	crashSeed    = flag.Uint64("crash-seed", 0, "seed of the crash windows (default: another one each time)")
 	crashMoments = flag.Int("crash-moments", 500, "with -crash: try so many random moments of a campaign")
-	crashOnly    = flag.String("crash-only", "", "ARM/EXPRESSION: try the windows of that arm whose names the regular expression matches")
+	crashOnly    = flag.String("crash-only", "", "ARM/EXPRESSION: try the windows of that arm whose names the regular expression matches; qemu is its three methods")
+	crashSample  = flag.Int("crash-sample", 0, "with -crash-only: try a sample of so many windows of each arm, by the seed (0: all)")
 )
 
 // crasher is drumsbench, but for the window in which it kills itself.
@@ -96,7 +97,7 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"-c", `for dir in /tmp /var/tmp /dev/shm /run; do mount -t tmpfs -o mode=1777 drums $dir; done && exec "$0" "$@"`, program, "-test.run", "^TestCrash$", "-test.timeout", "0",
-		"-crash-moments", fmt.Sprint(*crashMoments), "-crash-seed", fmt.Sprint(seed()), "-crash=" + fmt.Sprint(*crashAll), "-crash-only", *crashOnly}
+		"-crash-moments", fmt.Sprint(*crashMoments), "-crash-seed", fmt.Sprint(seed()), "-crash=" + fmt.Sprint(*crashAll), "-crash-only", *crashOnly, "-crash-sample", fmt.Sprint(*crashSample)}
 	cmd := exec.Command("sh", args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Env = append(os.Environ(), insideCrash+"="+folder, "TMPDIR=/tmp", "DRUMSBENCH_STATE="+state)
@@ -182,12 +183,13 @@ func crashInside(t *testing.T, folder string) {
 			arms = append(arms, crashArm{long.harness, 0, map[string]int{"branch": 20, "campaign": *crashMoments}[long.name]})
 		}
 	}
+	tried := false
 	for _, arm := range arms {
 		if arm.sample == 0 && !*crashAll && *crashOnly == "" {
 			continue
 		}
 		h := arm.harness(t, folder)
-		if one && h.Arm != onlyArm {
+		if one && h.Arm != onlyArm && !(onlyArm == qemu.Kind && strings.HasPrefix(h.Arm, qemu.Kind+"-")) {
 			continue
 		}
 		if err := h.Begin(ctx); err != nil {
@@ -196,6 +198,9 @@ func crashInside(t *testing.T, folder string) {
 		windows := h.Windows(kept.Seed, arm.random)
 		if one {
 			windows = slices.DeleteFunc(windows, func(w crashtest.Window) bool { return !only.MatchString(w.String()) })
+			if *crashSample > 0 {
+				windows = crashtest.Sample(windows, *crashSample, kept.Seed)
+			}
 		} else if !*crashAll {
 			windows = crashtest.Sample(windows, arm.sample, kept.Seed)
 		} else if h.Arm == "branch" { // it has 500, of a minute for four
@@ -204,8 +209,10 @@ func crashInside(t *testing.T, folder string) {
 		fmt.Printf("crash windows: %s: %d of %d\n", h.Arm, len(windows), len(h.Windows(kept.Seed, arm.random)))
 		kept.Tried[h.Arm] = map[string]int{}
 		if (!one || only.MatchString("unswept")) && h.Arm != "branch" && h.Arm != "campaign" {
+			tried = true
 			t.Run(h.Arm+"/unswept", func(t *testing.T) { unswept(ctx, t, h) })
 		}
+		tried = tried || len(windows) > 0
 		for _, w := range windows {
 			t.Run(h.Arm+"/"+w.String(), func(t *testing.T) {
 				r, err := h.Try(ctx, w)
@@ -235,6 +242,9 @@ func crashInside(t *testing.T, folder string) {
 		t.Error(err)
 	}
 	fmt.Printf("crash windows: %d tried, %d of them while criu or QEMU worked, %d failed, in %.0f s: %v; %s\n", kept.Total, kept.Inside, kept.Failed, kept.Seconds, kept.Tried, path)
+	if one && !tried {
+		t.Errorf("no window was tried: -crash-only %q names none", *crashOnly)
+	}
 	if *crashAll && *crashOnly == "" && (kept.Total < 200 || kept.Inside < 4) {
 		t.Errorf("%d windows were tried, %d while criu or QEMU worked; want at least 200 and 4", kept.Total, kept.Inside)
 	}
