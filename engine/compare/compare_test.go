@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -576,6 +577,34 @@ func TestForeignFieldIsRejected(t *testing.T) {
 		}
 		if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "speedup") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Dumps are of runs: the task's own, and those of rounds that are no warm-up; what did not pass is none.
+func TestDumps(t *testing.T) {
+	a, b := sides(t, Arm)
+	round := int64(0)
+	for i, s := range []bench.Step{{Id: "base/dump"}, {Id: "t0/dump", Round: &round, Warmup: true}, {Id: "t1/dump", Round: &round}, {Id: "t2/dump", Round: &round}, {Id: "base/other"}} {
+		verdict := engine.Pass
+		if i == 3 {
+			verdict = engine.Fail
+		}
+		if s.Kind = "dump"; i == 4 {
+			s.Kind = "mount"
+		}
+		a.Plan.Steps = append(a.Plan.Steps, s)
+		a.Record.Steps = append(a.Record.Steps, bench.StepOutcome{Step: s.Id, Kind: s.Kind, Verdict: verdict, Nanoseconds: bench.Int64(strconv.Itoa(i + 1))})
+	}
+	again := another(a)
+	again.Record.Steps[0].Nanoseconds = "7"
+	for name, want := range map[string][]float64{"dump": {1, 7}, "dump.branch": {3, 3}} {
+		if got := Values([]Run{a, again, b}, name); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+		i := slices.IndexFunc(metrics([]Run{a, again}, []Run{b}), func(m bench.ComparedMetric) bool { return m.Name == name && m.A.N == 2 && m.B.N == 0 })
+		if i < 0 {
+			t.Errorf("a comparison lacks %s", name)
 		}
 	}
 }

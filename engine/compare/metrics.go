@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/stats"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -13,15 +14,17 @@ import (
 // spanPrefix begins the names of metrics that are a part of a reset's time.
 const spanPrefix = "span."
 
-const method = "values of rollouts that are neither warm-ups nor controls, of all runs of a side together; " +
+const method = "values of rollouts that are neither warm-ups nor controls, and of dumps that passed, of all runs of a side together; " +
 	"p50 with the distribution-free interval of its order statistics, p95 by Hyndman and Fan's eighth definition; " +
 	"the ratio is B's median over A's, from the lowest over the highest to the highest over the lowest of both medians' intervals at 97.5%, which takes seven values a side; rollouts are taken to be independent of each other; " +
 	"a share has the interval of Clopper and Pearson; every interval holds at 95% or more"
 
-// metric is one kind of number of a rollout.
+// metric is one kind of number of a rollout, or of a run's steps.
 type metric struct {
 	name, title, unit string
 	of                func(bench.Rollout) bench.Int64
+	// step says which steps' times it is; then there is no of.
+	step func(bench.Step) bool
 }
 
 func clock(read func(bench.Clocks) bench.Int64) func(bench.Rollout) bench.Int64 {
@@ -43,33 +46,40 @@ func memory(read func(bench.Memory) bench.Int64) func(bench.Rollout) bench.Int64
 }
 
 var clocks = []metric{
-	{"mechanism", "reset: the mechanism returned", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Mechanism })},
-	{"answer", "reset: first answer of the guest server", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Answer })},
-	{"ready", "reset: the readiness rule holds", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Ready })},
-	{"usable", "reset: usable", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Usable })},
-	{"prepared", "made ready beforehand, in no clock", "ns", func(o bench.Rollout) bench.Int64 { return o.Prepared }},
+	{"mechanism", "reset: the mechanism returned", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Mechanism }), nil},
+	{"answer", "reset: first answer of the guest server", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Answer }), nil},
+	{"ready", "reset: the readiness rule holds", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Ready }), nil},
+	{"usable", "reset: usable", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Usable }), nil},
+	{"prepared", "made ready beforehand, in no clock", "ns", func(o bench.Rollout) bench.Int64 { return o.Prepared }, nil},
 }
 
 var memories = []metric{
-	{"private-dirty", "memory of a slot: private dirty", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.PrivateDirty })},
-	{"pss", "memory of a slot: proportional", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.Pss })},
-	{"harness", "memory of what keeps a slot: private dirty", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.Harness })},
+	{"private-dirty", "memory of a slot: private dirty", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.PrivateDirty }), nil},
+	{"pss", "memory of a slot: proportional", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.Pss }), nil},
+	{"harness", "memory of what keeps a slot: private dirty", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.Harness }), nil},
 }
 
-var stored = metric{"stored", "disk of a slot's own layer, after the act", "bytes", func(o bench.Rollout) bench.Int64 { return o.Stored }}
+var stored = metric{"stored", "disk of a slot's own layer, after the act", "bytes", func(o bench.Rollout) bench.Int64 { return o.Stored }, nil}
 
-// metrics of two sides: clocks, sub-spans of the reset, memory, disk, the score. A
+// dumps are the times of checkpoints: the task's own, of which a run takes one, and
+// those in the middle of a task that branches, one a round.
+var dumps = []metric{
+	{"dump", "dump: the task's checkpoint, the whole step", "ns", nil, func(s bench.Step) bool { return s.Kind == "dump" && s.Round == nil }},
+	{"dump.branch", "dump: a checkpoint in the middle of the task, the whole step", "ns", nil, func(s bench.Step) bool { return s.Kind == "dump" && s.Round != nil && !s.Warmup }},
+}
+
+// metrics of two sides: clocks, sub-spans of the reset, dumps, memory, disk, the score. A
 // metric that neither side has is left out.
 func metrics(a, b []Run) []bench.ComparedMetric {
 	x, y := measured(a), measured(b)
 	list := slices.Clone(clocks)
 	for _, name := range spans(x, y) {
-		list = append(list, metric{spanPrefix + name, "reset: part " + name, "ns", func(o bench.Rollout) bench.Int64 { return o.Spans[name] }})
+		list = append(list, metric{spanPrefix + name, "reset: part " + name, "ns", func(o bench.Rollout) bench.Int64 { return o.Spans[name] }, nil})
 	}
-	list = append(append(list, memories...), stored)
+	list = slices.Concat(list, dumps, memories, []metric{stored})
 	out := []bench.ComparedMetric{}
 	for _, m := range list {
-		one, two := values(x, m), values(y, m)
+		one, two := values(a, m), values(b, m)
 		if len(one)+len(two) == 0 {
 			continue
 		}
@@ -101,10 +111,27 @@ func spans(a, b []bench.Rollout) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-func values(rollouts []bench.Rollout, m metric) (list []float64) {
-	for _, o := range rollouts {
-		if n, err := strconv.ParseInt(string(m.of(o)), 10, 64); err == nil { // absent: there was no such thing
+func values(runs []Run, m metric) (list []float64) {
+	add := func(v bench.Int64) {
+		if n, err := strconv.ParseInt(string(v), 10, 64); err == nil { // absent: there was no such thing
 			list = append(list, float64(n))
+		}
+	}
+	if m.step == nil {
+		for _, o := range measured(runs) {
+			add(m.of(o))
+		}
+		return list
+	}
+	for _, r := range runs {
+		are := map[string]bool{}
+		for _, s := range r.Plan.Steps {
+			are[s.Id] = m.step(s)
+		}
+		for _, s := range r.Record.Steps {
+			if are[s.Step] && s.Verdict == engine.Pass {
+				add(s.Nanoseconds)
+			}
 		}
 	}
 	return list

@@ -14,12 +14,15 @@ const Method = method
 // Score is the metric that is a share.
 const Score = "score"
 
+// single are the metrics that have a name of their own, but for the score.
+var single = slices.Concat(clocks, dumps, memories, []metric{stored})
+
 // named is the metric of that name, which is not the score.
 func named(name string) (metric, bool) {
 	if part, ok := strings.CutPrefix(name, spanPrefix); ok && part != "" {
-		return metric{name, "reset: part " + part, "ns", func(o bench.Rollout) bench.Int64 { return o.Spans[part] }}, true
+		return metric{name, "reset: part " + part, "ns", func(o bench.Rollout) bench.Int64 { return o.Spans[part] }, nil}, true
 	}
-	for _, m := range slices.Concat(clocks, memories, []metric{stored}) {
+	for _, m := range single {
 		if m.name == name {
 			return m, true
 		}
@@ -30,7 +33,7 @@ func named(name string) (metric, bool) {
 // MetricNames are the metrics of a comparison; after the last one come "span." and
 // the name of any part of a reset.
 func MetricNames() (names []string) {
-	for _, m := range slices.Concat(clocks, memories, []metric{stored}) {
+	for _, m := range single {
 		names = append(names, m.name)
 	}
 	return append(names, Score, spanPrefix)
@@ -47,7 +50,7 @@ func Unit(name string) (string, bool) {
 
 // Values of a metric in all runs together: those that a comparison draws its
 // numbers from. Of the score they are 1 for a success and 0 for any other valid
-// rollout. Whether the runs passed, and are alike, is for the caller to ask.
+// rollout; dumps are of runs, of which each has one of the task's. Whether the runs passed, and are alike, is for the caller to ask.
 func Values(runs []Run, name string) (list []float64) {
 	if name == Score {
 		for _, o := range measured(runs) {
@@ -63,5 +66,5 @@ func Values(runs []Run, name string) (list []float64) {
 	if !ok {
 		return nil
 	}
-	return values(measured(runs), m)
+	return values(runs, m)
 }

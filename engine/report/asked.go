@@ -22,7 +22,7 @@ var asked = []struct {
 	record func(*Run) bool
 }{
 	{title: "Cold start, restore and reset latency", unit: "time, p50 and p95", takes: "a run that passed: locks, network, files, processes and limits judged on the stopped tree of every reset", metrics: []string{"mechanism", "answer", "ready", "usable", "span."}},
-	{title: "Dump latency", unit: "time", takes: "a checkpoint that was found complete", metrics: []string{"dump"}},
+	{title: "Dump latency", unit: "time", takes: "a checkpoint that was found complete", metrics: []string{"dump", "dump.branch"}},
 	{title: "Reset correctness", unit: "state matches out of resets", takes: "the state manifest of a slot compared with the checkpoint's after every reset", record: func(r *Run) bool { return r.Sound() && r.attempts().resets > 0 }},
 	{title: "Memory of an environment", unit: "MiB private dirty and proportional", takes: "smaps_rollup of every process of the slot, never sums of resident sizes; of a machine, its process", metrics: []string{"private-dirty", "pss"}},
 	{title: "Harness beside an environment", unit: "memory and processor time", takes: "the engine's own processes apart from the slot's", metrics: []string{"harness", "harness-cpu"}},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/docker/go-units"
 
+	"github.com/drumsbench/drumsbench/engine/compare"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/stats"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -113,11 +114,8 @@ func (r *Run) Metrics() (list []Metric) {
 	for _, name := range slices.Sorted(maps.Keys(spans)) {
 		add("span."+name, "Part of the reset: "+name, "ns", "inside restore and resume", spans[name])
 	}
-	for _, s := range r.Record.Steps {
-		if s.Kind == "dump" {
-			add("dump", "Dump: "+s.Step, "ns", "the whole step, once a run", appendNumber(nil, s.Nanoseconds))
-		}
-	}
+	add("dump", "Dump", "ns", "the whole step, once a run", compare.Values([]compare.Run{{Record: r.Record, Plan: r.Plan}}, "dump"))
+	add("dump.branch", "Dump in the middle of the task", "ns", "the whole step, once a round", compare.Values([]compare.Run{{Record: r.Record, Plan: r.Plan}}, "dump.branch"))
 	for _, m := range []struct {
 		name, title, note string
 		of                func(*bench.Memory) bench.Int64

@@ -66,7 +66,7 @@ func rowOf(m Metric) row {
 			*v.to = amount(*v.from, m.Unit)
 		}
 	}
-	if m.Unit != "share" && m.Of != m.Summary.N && m.Name != "dump" {
+	if m.Unit != "share" && m.Of != m.Summary.N && !strings.HasPrefix(m.Name, "dump") {
 		out.N += fmt.Sprintf(" of %d", m.Of)
 	}
 	return out

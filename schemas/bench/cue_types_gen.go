@@ -10,7 +10,7 @@ type APIVersion string
 type Bar struct {
 	Name Name `json:"name"`
 
-	// A metric as drumsbench compare prints it: mechanism, answer, ready, usable, prepared, span.NAME, private-dirty, pss, harness, stored, score. Or of many slots at once: memory-slope, stable-n, valid-per-hour, usd-per-valid-owned, -onDemand or -second, contamination (events a slot-hour); p50 is the number itself then, and n counts trials, runs of the level, windows, valid rollouts, runs watched.
+	// A metric as drumsbench compare prints it: mechanism, answer, ready, usable, prepared, span.NAME, dump (one a run), dump.branch, private-dirty, pss, harness, stored, score. Or of many slots at once: memory-slope, stable-n, valid-per-hour, usd-per-valid-owned, -onDemand or -second, contamination (events a slot-hour); p50 is the number itself then, and n counts trials, runs of the level, windows, valid rollouts, runs watched.
 	Metric string `json:"metric"`
 
 	// The side that has to reach it.
