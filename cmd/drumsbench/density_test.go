@@ -55,7 +55,7 @@ func TestDensity(t *testing.T) {
 		t.Errorf("levels %+v, slope %+v", d.Levels, d.Slope)
 	}
 	for _, l := range d.Levels { // a slot's own memory is not its neighbours'
-		if l.PrivateDirty == nil || *l.PrivateDirty < 1<<20 || *l.PrivateDirty > 64<<20 || l.Pss == nil || l.Cpu == nil || *l.Cpu <= 0 {
+		if l.PrivateDirty == nil || *l.PrivateDirty < 1<<20 || *l.PrivateDirty > 64<<20 || l.Pss == nil || l.Cpu == nil || *l.Cpu <= 0 || l.Engine == nil || *l.Engine < 1<<20 {
 			t.Errorf("level %+v", l)
 		}
 	}

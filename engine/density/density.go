@@ -248,6 +248,7 @@ func (g *group) levels(d *bench.Density) (points []point, err error) {
 				samples[p.Slots][name] = append(samples[p.Slots][name], float64(number(v)))
 			}
 		}
+		add("engine", level.Engine)
 		for _, s := range level.Slots {
 			add("dirty", s.Memory.PrivateDirty)
 			add("pss", s.Memory.Pss)
@@ -259,7 +260,7 @@ func (g *group) levels(d *bench.Density) (points []point, err error) {
 	for i := range d.Levels {
 		l := &d.Levels[i]
 		s := samples[l.Slots]
-		l.PrivateDirty, l.Pss, l.Harness, l.Cpu = median(s["dirty"]), median(s["pss"]), median(s["harness"]), median(s["cpu"])
+		l.PrivateDirty, l.Pss, l.Harness, l.Engine, l.Cpu = median(s["dirty"]), median(s["pss"]), median(s["harness"]), median(s["engine"]), median(s["cpu"])
 	}
 	return points, nil
 }

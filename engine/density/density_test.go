@@ -99,7 +99,7 @@ func TestSlopeAndStable(t *testing.T) {
 	if d.Stable.N == nil || *d.Stable.N != 4 || d.Stable.Above != "not tried above 4" {
 		t.Errorf("stable %+v", d.Stable)
 	}
-	if l := d.Levels[2]; l.Slots != 4 || *l.PrivateDirty != 101.5 || *l.Cpu != 1e9 || len(l.Runs) != 4 || l.Runs[0].Above != "60" && l.Runs[0].Above != "90" {
+	if l := d.Levels[2]; l.Slots != 4 || *l.PrivateDirty != 101.5 || *l.Cpu != 1e9 || *l.Engine != 5 || len(l.Runs) != 4 || l.Runs[0].Above != "60" && l.Runs[0].Above != "90" {
 		t.Errorf("level %+v", l)
 	}
 	if len(d.Noise) != 24 { // nobody probed

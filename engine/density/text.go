@@ -98,7 +98,8 @@ func Rows(d bench.Density) (rows []Row) {
 		for _, m := range []struct {
 			name, title string
 			v           *float64
-		}{{"private-dirty", "private dirty memory of a slot", l.PrivateDirty}, {"pss", "proportional memory of a slot", l.Pss}, {"harness", "private dirty memory of the harness beside a slot", l.Harness}} {
+		}{{"private-dirty", "private dirty memory of a slot", l.PrivateDirty}, {"pss", "proportional memory of a slot", l.Pss}, {"harness", "private dirty memory of the harness beside a slot", l.Harness},
+			{"engine", "private dirty memory of the engine, once for all slots", l.Engine}} {
 			rows = append(rows, Row{Name: m.name + suffix, Title: m.title + title, Unit: "MiB", Value: size(m.v), N: n, Of: what, Note: none(m.v, "no run passed")})
 		}
 		cpu := ""

@@ -2715,6 +2715,9 @@ type DensityLevel struct {
 
 	Harness *float64 `json:"harness,omitempty"`
 
+	// Private dirty memory of the engine itself, once for all slots: median over trials.
+	Engine *float64 `json:"engine,omitempty"`
+
 	// Median of the processors' time that a slot had used, in nanoseconds.
 	Cpu *float64 `json:"cpu,omitempty"`
 }
