@@ -96,6 +96,33 @@ type Adopter interface {
 	Adopt(ctx context.Context, ws *Workspace, p bench.AdoptParams) (Root, Place, error)
 }
 
+// Heir is an optional interface of an Adopter: an engine that goes on with the run of
+// one that was killed can go on in its slots.
+type Heir interface {
+	// Inherit takes over the image and, of the same run, the places of handles, each as
+	// Adopt does. All or nothing: ErrRefused says what is not as it was, and the arm is of
+	// no use afterwards. A place in which somebody runs who is not the slot's is refused.
+	// The root is released by ws.TakeAway, which must be there.
+	Inherit(ctx context.Context, ws *Workspace, image bench.Image, places []bench.PlaceHandle, owned []bench.OwnedThing) (Inheritance, error)
+}
+
+// Inheritance is what an Heir took over.
+type Inheritance struct {
+	Root Root
+	// Places are Slots, Stoppeds or Places, in the order of their handles.
+	Places []Place
+	// Things are the numbers in the ledger of everything that Root and Places stand on.
+	Things map[int64]bool
+	// Slots are those of them that are control groups which hold a slot's processes and no others.
+	Slots map[int64]bool
+}
+
+// Fleeting is an optional interface of a Place of an Heir: true while what is in it
+// would end with this process.
+type Fleeting interface {
+	Fleeting() bool
+}
+
 // Lasting is an optional interface of a Place of an Adopter.
 type Lasting interface {
 	// Handle says where the place is, for Adopt.

@@ -36,6 +36,9 @@ type Workspace struct {
 	Prober HostProber
 	// Cache drops files from the host's page cache; nil where a run has no means to.
 	Cache PageCache
+	// TakeAway takes away things that an earlier attempt at the run made, the last first,
+	// and writes that they are gone; nil where there was none.
+	TakeAway func(ctx context.Context, owned []bench.OwnedThing) error
 	// Canary is the path of the program that holds and seeks canaries in slots; empty where a run has none.
 	Canary string
 }
@@ -43,6 +46,9 @@ type Workspace struct {
 // Release removes the scratch directory, which everybody who made something in
 // it has emptied: what is left in it is an error. Idempotent.
 func (ws *Workspace) Release(context.Context) error {
+	if err := os.RemoveAll(ws.places()); err != nil {
+		return &Error{Op: "remove notes of places", Err: err}
+	}
 	if err := os.Remove(ws.Work); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return &Error{Op: "remove scratch directory", Err: err, Hint: "something was left in it; sweep takes it away"}
 	}

@@ -33,6 +33,10 @@ func Measure(b *engine.Builder, at At, slot engine.Promise[engine.Slot], after .
 var bindMeasure = engine.Bind(KindMeasure, func(ctx context.Context, x *engine.Exec, _ bench.MeasureParams) (engine.Measured, error) {
 	slot := engine.In[engine.Slot](x, 0)
 	tellPages(ctx, x, slot)
+	// The slot is usable, and no window is open.
+	if err := x.Workspace().NotePlace(slot); err != nil {
+		return engine.Measured{}, err
+	}
 	r := slot.Observe(ctx, engine.AspectMemory).Memory
 	m, known := r.Get()
 	if !known {

@@ -76,17 +76,17 @@ func receiptFact(r bench.Receipt, name string) string {
 // Reopen opens the checkpoint that a dump step of an earlier attempt sealed below the
 // run's directory. It is compared with the digest in the step's receipt, and has to be
 // whole and of this image, host and program. Its slot's place is gone.
-func Reopen(ctx context.Context, x *engine.Exec, root engine.Root, r bench.Receipt) (any, error) {
+func Reopen(ctx context.Context, x *engine.Exec, root engine.Root, r bench.Receipt) (out engine.Pair[engine.Checkpoint, engine.Place], err error) {
 	const op = "open checkpoint of the interrupted attempt"
 	want := bench.SHA256(receiptFact(r, "checkpoint"))
 	arm, ok := x.Arm().(engine.CheckpointOpener)
 	if !ok {
-		return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: the %s arm opens none", engine.ErrRefused, x.Arm().Describe().Kind)}
+		return out, &engine.Error{Op: op, Err: fmt.Errorf("%w: the %s arm opens none", engine.ErrRefused, x.Arm().Describe().Kind)}
 	}
 	folder := filepath.Join(x.Workspace().Run, "checkpoints")
 	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: %w", engine.ErrRefused, err)}
+		return out, &engine.Error{Op: op, Err: fmt.Errorf("%w: %w", engine.ErrRefused, err)}
 	}
 	for _, e := range entries {
 		dir := filepath.Join(folder, e.Name())
@@ -100,9 +100,10 @@ func Reopen(ctx context.Context, x *engine.Exec, root engine.Root, r bench.Recei
 		}
 		cp, err := arm.OpenCheckpoint(ctx, root, dir)
 		if err != nil {
-			return nil, err
+			return out, err
 		}
-		return engine.Pair[engine.Checkpoint, engine.Place]{A: cp}, nil
+		out.A = cp
+		return out, nil
 	}
-	return nil, &engine.Error{Op: op, Err: fmt.Errorf("%w: no checkpoint in %s is that of step %s", engine.ErrRefused, folder, r.Step), Hint: "run it again from its beginning"}
+	return out, &engine.Error{Op: op, Err: fmt.Errorf("%w: no checkpoint in %s is that of step %s", engine.ErrRefused, folder, r.Step), Hint: "run it again from its beginning"}
 }

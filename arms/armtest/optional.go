@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -86,6 +88,7 @@ func testAdopt(t *testing.T, h Harness) {
 		r.arm, r.places = arm, []engine.Place{place}
 		return root, place
 	}
+	testHeir(r, sound)
 	root, place := adopt(s)
 	slot, ok := place.(engine.Slot)
 	if !ok {
@@ -145,6 +148,65 @@ func testAdopt(t *testing.T, h Harness) {
 	}
 	r.judgeStopped(held, cp)
 	r.judgeResumed(r.resume(held), cp)
+}
+
+// An engine that goes on with a run takes its slots over whole, with what they stand on and nothing else, and
+// none in which a stranger is. Its image is taken away by the workspace.
+func testHeir(r *run, p bench.AdoptParams) {
+	r.t.Helper()
+	heir := func() (engine.Inheritance, map[int64]bool, error) {
+		ws, taken := *r.ws, map[int64]bool{}
+		ws.TakeAway = func(_ context.Context, things []bench.OwnedThing) error {
+			for _, o := range things {
+				taken[o.Id] = true
+			}
+			return nil
+		}
+		out, err := r.h.New(r.t).(engine.Heir).Inherit(r.ctx(), &ws, p.Image, []bench.PlaceHandle{p.Place}, p.Owned)
+		if err == nil {
+			err = out.Root.Release(r.ctx())
+		}
+		return out, taken, err
+	}
+	if _, ok := r.h.New(r.t).(engine.Heir); !ok {
+		return
+	}
+	if group := p.Place.Group; group != "" {
+		stranger := exec.Command("sleep", "600")
+		if err := stranger.Start(); err != nil {
+			r.t.Fatal(err)
+		}
+		err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(stranger.Process.Pid)), 0)
+		if err == nil {
+			if _, _, ierr := heir(); !errors.Is(ierr, engine.ErrRefused) {
+				r.t.Errorf("a slot with a stranger in its group: %v, want a refusal", describe(ierr))
+			}
+		}
+		stranger.Process.Kill()
+		stranger.Wait()
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	out, taken, err := heir()
+	if err != nil || len(out.Places) != 1 || out.Places[0].Name() != string(p.Place.Name) {
+		r.t.Fatalf("inherit: %v, %+v", describe(err), out.Places)
+	}
+	for _, o := range p.Owned {
+		switch image := o.Kind == "mount" && o.Claim.Path == p.Place.Image; {
+		case image && !taken[o.Id]:
+			r.t.Errorf("the released image leaves its mount, %v", taken)
+		case (image || o.Id == p.Place.Tenancy.Process && o.Kind == "process" || o.Claim.Path == p.Place.Tenancy.Folder || o.Claim.Path == r.ws.Work) && !out.Things[o.Id]:
+			r.t.Errorf("%s %s is none of what the slot stands on: %v", o.Kind, o.Claim.Path, out.Things)
+		case taken[o.Id] && (o.Claim.Path == p.Place.Tenancy.Folder || o.Claim.Path == r.ws.Work || o.Kind == "cgroup" || o.Kind == "process"):
+			r.t.Errorf("the released image takes %s %s away", o.Kind, o.Claim.Path)
+		}
+	}
+	for id := range out.Slots {
+		if !out.Things[id] {
+			r.t.Errorf("group %d is a slot's and none of the things", id)
+		}
+	}
 }
 
 // A slot that can tell that its first process has ended does: while it lives, and (testVacated) once it does not.

@@ -29,52 +29,65 @@ func (p *place) Handle() (bench.PlaceHandle, error) {
 	return p.arm.groups.Handle(p.name, p.next, p.root.Root, p.group, p.now.life())
 }
 
-// Adopt implements engine.Adopter.
-func (a *Arm) Adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptParams) (engine.Root, engine.Place, error) {
-	r, pl, err := a.adopt(ctx, ws, p)
-	if err != nil {
-		return nil, nil, tree.Wrapped("adopt "+string(p.Place.Name), err)
-	}
-	switch p.Place.State {
-	case "running":
-		return r, &slot{pl}, nil
-	case "stopped":
-		return r, &stopped{pl}, nil
-	}
-	return r, pl, nil
+// Fleeting implements engine.Fleeting: whose memory comes back while it runs ends with
+// the server of its pages.
+func (p *place) Fleeting() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.now != nil && p.now.pages != nil
 }
 
-func (a *Arm) adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptParams) (*root, *place, error) {
-	things := tree.Owned(p.Owned)
-	if err := a.groups.Adopt(ws, things, p.Place); err != nil {
-		return nil, nil, err
-	}
-	r, err := tree.AdoptRoot(ctx, ws, a.tool, p, a.settings.Attach)
+// Adopt implements engine.Adopter.
+func (a *Arm) Adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptParams) (engine.Root, engine.Place, error) {
+	return tree.One(a.Inherit(ctx, ws, p.Image, []bench.PlaceHandle{p.Place}, p.Owned))
+}
+
+// Inherit implements engine.Heir.
+func (a *Arm) Inherit(ctx context.Context, ws *engine.Workspace, image bench.Image, places []bench.PlaceHandle, owned []bench.OwnedThing) (engine.Inheritance, error) {
+	return tree.Inherit(ctx, ws, &a.groups, a.tool, image, places, owned, a.settings.Attach, func(r *tree.Root, things tree.Owned) (engine.Root, func(bench.PlaceHandle) (engine.Place, error)) {
+		mounted := &root{r}
+		return mounted, func(h bench.PlaceHandle) (engine.Place, error) {
+			pl, err := a.adopt(ws, mounted, h, things)
+			if err == nil && ws.TakeAway != nil {
+				err = pl.now.life().Alone(pl.group)
+			}
+			switch {
+			case err != nil:
+				return nil, err
+			case h.State == "running":
+				return &slot{pl}, nil
+			case h.State == "stopped":
+				return &stopped{pl}, nil
+			}
+			return pl, nil
+		}
+	})
+}
+
+// adopt takes over one place on an image.
+func (a *Arm) adopt(ws *engine.Workspace, r *root, p bench.PlaceHandle, things tree.Owned) (*place, error) {
+	pl := &place{arm: a, ws: ws, root: r, name: string(p.Name), next: int(p.Tenancies)}
+	known, err := things.Group(p.Group)
 	if err != nil {
-		return nil, nil, err
-	}
-	pl := &place{arm: a, ws: ws, root: &root{r}, name: string(p.Place.Name), next: int(p.Place.Tenancies)}
-	known, err := things.Group(p.Place.Group)
-	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if pl.group, err = a.groups.Run.AdoptGroup(pl.name, known); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if h := p.Place.Tenancy; h != nil {
-		t, err := tree.AdoptTenancy(a.groups.Run, pl.group, things, *h, p.Place.State)
+	if h := p.Tenancy; h != nil {
+		t, err := tree.AdoptTenancy(a.groups.Run, pl.group, things, *h, p.State)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if t.Held {
 			if t.Stopped, err = stoppedIn(h.From); err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 		}
 		t.Volatile = a.settings.Writes == "volatile"
 		pl.now = &tenancy{Tenancy: *t}
 	}
-	return pl.root, pl, nil
+	return pl, nil
 }
 
 // stoppedIn are the inner pids that were stopped when the tree was dumped.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +76,38 @@ func (p *place) Handle() (bench.PlaceHandle, error) {
 	return h, nil
 }
 
+// Inherit implements engine.Heir. One place at a time: each of another Outliving.
+func (a Outliving) Inherit(ctx context.Context, ws *engine.Workspace, image bench.Image, places []bench.PlaceHandle, things []bench.OwnedThing) (out engine.Inheritance, err error) {
+	if len(places) != 1 {
+		return out, &engine.Error{Op: "adopt slots", Err: fmt.Errorf("%w: %d places, one is taken over at a time", engine.ErrRefused, len(places))}
+	}
+	root, place, err := a.Adopt(ctx, ws, bench.AdoptParams{Image: image, Place: places[0], Owned: things})
+	if err != nil {
+		return out, err
+	}
+	adopted := root.(adoptedRoot)
+	adopted.drop = func(ctx context.Context) error {
+		var mine []bench.OwnedThing
+		for _, o := range things {
+			if o.Kind == "directory" && o.Claim.Path == places[0].Image {
+				mine = append(mine, o)
+			}
+		}
+		return ws.TakeAway(ctx, mine)
+	}
+	out = engine.Inheritance{Root: adopted, Places: []engine.Place{place}, Things: map[int64]bool{}, Slots: map[int64]bool{}}
+	for _, o := range things {
+		of := o.Claim.Path == ws.Work || o.Claim.Path == places[0].Image
+		if t := places[0].Tenancy; t != nil {
+			of = of || o.Claim.Path == t.Folder || strings.HasPrefix(o.Claim.Path, t.Folder+"/") || o.Id == t.Process
+		}
+		if of {
+			out.Things[o.Id] = true
+		}
+	}
+	return out, nil
+}
+
 // Adopt implements engine.Adopter.
 func (a Outliving) Adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptParams) (engine.Root, engine.Place, error) {
 	r, pl, err := a.adopt(ctx, ws, p)
@@ -126,7 +159,7 @@ func (a Outliving) adopt(ctx context.Context, ws *engine.Workspace, p bench.Adop
 		}
 	}
 	image.enter(pl.name)
-	return adoptedRoot{image}, pl, nil
+	return adoptedRoot{root: image}, pl, nil
 }
 
 // owned is the identity of a directory that the ledger owns; what has its name must be that one.
@@ -145,10 +178,17 @@ func owned(list []bench.OwnedThing, path string) (bench.Identity, error) {
 }
 
 // adoptedRoot is an image that another arm mounted.
-type adoptedRoot struct{ *root }
+type adoptedRoot struct {
+	*root
+	// drop takes it away; nil where who mounted it does.
+	drop func(context.Context) error
+}
 
 // Release implements engine.Root: who mounted it releases it, or sweep does.
-func (adoptedRoot) Release(context.Context) error {
+func (r adoptedRoot) Release(ctx context.Context) error {
+	if r.drop != nil {
+		return r.drop(ctx)
+	}
 	return &engine.Error{Op: "release image", Err: fmt.Errorf("%w: it was mounted by an earlier command", engine.ErrRefused), Hint: "sweep takes away what a ledger owns"}
 }
 

@@ -159,12 +159,30 @@ func TestAnotherRunInThisProcess(t *testing.T) {
 
 // An earlier attempt at the same run was swept: its dead processes go when somebody waits for them.
 func TestDeadOfAnEarlierAttempt(t *testing.T) {
-	child := sleeper(t, ownCgroup(t, runID))
+	group := ownCgroup(t, runID)
+	child := sleeper(t, group)
 	must(t, child.Process.Kill())
 	await(t, func() bool { return strings.Contains(stat(child.Process.Pid), ") Z ") })
 	s := look(t, Scope{ID: runID})
 	end(child)
+	must(t, unix.Rmdir(group))
 	expect(t, compare(t, s))
+}
+
+// What an earlier attempt at the same run left, and this one goes on in, has to be gone at its end.
+func TestSlotOfAnEarlierAttempt(t *testing.T) {
+	group := ownCgroup(t, runID)
+	child := sleeper(t, group)
+	s := look(t, Scope{ID: runID})
+	findings := compare(t, s)
+	find(t, findings, engine.Fail, fmt.Sprintf("process %d", child.Process.Pid))
+	find(t, findings, engine.Fail, "network namespace")
+	find(t, findings, engine.Fail, "control group "+group)
+	must(t, child.Process.Kill()) // whoever is its parent waits for it in his own time
+	await(t, func() bool { return strings.Contains(stat(child.Process.Pid), ") Z ") })
+	must(t, unix.Rmdir(group))
+	expect(t, compare(t, s))
+	end(child)
 }
 
 // A namespace that nobody lives in stays while we hold a descriptor of it, or a thread is in it.

@@ -110,7 +110,7 @@ func (d *differ) mounts(before, after map[Mount]int) {
 	}
 	maps.Copy(all, after)
 	for _, m := range slices.SortedFunc(maps.Keys(all), compareMounts) {
-		ours := d.scope.holdsPath(m.Point) || d.scope.holdsPath(m.Source) || d.scope.holdsPath(m.Root) || d.scope.holdsLayers(m.Layers)
+		ours := d.scope.holdsMount(m)
 		text := fmt.Sprintf("%s %s of %s, %s %s", m.Type, m.Source, m.Root, m.Options, m.Propagation)
 		switch n := after[m] - before[m]; {
 		case n > 0:
@@ -138,6 +138,7 @@ func (d *differ) processes(before, after Snapshot) {
 		p := after.Processes[id]
 		old, existed := before.Processes[id]
 		switch {
+		case !existed && before.earlier[id] && p.State == "Z":
 		case !existed && p.Ours:
 			ours(id, appeared, "", fmt.Sprintf("%s, state %s, child of %d, in %s", p.Name, p.State, p.Parent, p.Cgroup))
 		case !existed:

@@ -44,6 +44,9 @@ type Snapshot struct {
 	Sysctls map[string]string
 	// Unread are things that could not be read, each with the reason.
 	Unread map[string]string
+	// earlier are processes of an earlier attempt at the run. They are nobody's children
+	// here: once they have ended somebody else waits for them, in their own time.
+	earlier map[ProcessID]bool
 }
 
 // Mount is one line of the mount table, without what changes by itself.

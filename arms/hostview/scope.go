@@ -42,6 +42,11 @@ func (s Scope) holdsPath(path string) bool {
 	})
 }
 
+// holdsMount says whether a mount is ours.
+func (s Scope) holdsMount(m Mount) bool {
+	return s.holdsPath(m.Point) || s.holdsPath(m.Source) || s.holdsPath(m.Root) || s.holdsLayers(m.Layers)
+}
+
 // holdsLayers says whether one of an overlay's layers is ours.
 func (s Scope) holdsLayers(options string) bool {
 	for word := range strings.FieldsFuncSeq(options, func(r rune) bool { return strings.ContainsRune(",=:", r) }) {

@@ -21,11 +21,55 @@ import (
 // engine.Survey.
 type Survey struct{ Before Snapshot }
 
-// Look takes the first snapshot.
+// Look takes the first snapshot. What is ours in it is left out: it is of an earlier
+// attempt at the run, which this one goes on with, and no more the host's at its end.
 func Look(ctx context.Context, scope Scope) (Survey, error) {
 	s, err := Take(ctx, scope)
+	if err == nil {
+		err = s.leaveOutOurs()
+	}
 	return Survey{s}, err
 }
+
+// leaveOutOurs takes the things of ours out of a snapshot. Of loop devices only the name
+// that a run left with them says whose they are; it is read where there is anything of ours.
+func (s *Snapshot) leaveOutOurs() error {
+	maps.DeleteFunc(s.NetNamespaces, func(_ uint64, n NetNamespace) bool {
+		return slices.ContainsFunc(n.Processes, func(id ProcessID) bool { return s.ofEarlier(s.Processes[id]) })
+	})
+	some := false
+	s.earlier = map[ProcessID]bool{}
+	maps.DeleteFunc(s.Processes, func(id ProcessID, p Process) bool {
+		s.earlier[id] = s.ofEarlier(p)
+		return s.earlier[id]
+	})
+	maps.DeleteFunc(s.Cgroups, func(path string, _ bool) bool {
+		ours := s.Scope.claimed(path) && s.Scope.ID != ""
+		some = some || ours
+		return ours
+	})
+	if !some {
+		return nil
+	}
+	maps.DeleteFunc(s.Mounts, func(m Mount, _ int) bool { return s.Scope.holdsMount(m) })
+	maps.DeleteFunc(s.Links, func(name string, l Link) bool {
+		return s.Scope.bears(name) || slices.ContainsFunc(l.Names, s.Scope.bears)
+	})
+	maps.DeleteFunc(s.Rules, func(_ string, r Rule) bool { return r.Ours })
+	if err := s.nameLoops(Snapshot{}); err != nil {
+		return &engine.Error{Op: "look at loop device", Err: fmt.Errorf("%w: %w", engine.ErrUnknown, err)}
+	}
+	maps.DeleteFunc(s.Loops, func(_ string, l Loop) bool { return s.Scope.bears(l.Name) })
+	for dev, l := range s.Loops {
+		l.Name = "" // as of any first snapshot
+		s.Loops[dev] = l
+	}
+	return nil
+}
+
+// ofEarlier says whether a process is of an earlier attempt at the run. Who descends from
+// us is of this one.
+func (s *Snapshot) ofEarlier(p Process) bool { return s.Scope.ID != "" && s.Scope.claimed(p.Cgroup) }
 
 // Facts implements engine.Survey: how many things of each kind there are.
 func (s Survey) Facts() []bench.Fact {

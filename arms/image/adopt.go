@@ -19,6 +19,8 @@ type Adopted struct {
 	// Device is the block device; Loop is its identity if it is a loop device, else nil.
 	Device string
 	Loop   *bench.Identity
+	// Drop takes all of it away; nil where only sweep may.
+	Drop func(context.Context) error
 }
 
 // Adopt takes over an image that another process mounted. It makes nothing and
@@ -26,7 +28,8 @@ type Adopted struct {
 // that shows it, the mount with what the ledger means. ErrRefused if one is not
 // what it was.
 //
-// Release of the result refuses: sweep takes away what the ledger owns.
+// Release of the result is a.Drop; without one it refuses: sweep takes away what the
+// ledger owns.
 func Adopt(ctx context.Context, o AttachOptions, a Adopted) (*Mounted, error) {
 	const op = "adopt image"
 	m := &Mounted{dir: a.Dir, options: o, hashes: hashes{filepath.Join(o.CacheDir, "digests")}}
@@ -65,9 +68,12 @@ func Adopt(ctx context.Context, o AttachOptions, a Adopted) (*Mounted, error) {
 		engine.Known(o.Method, "the slot's handle", engine.ViewHost).Fact("image.attach"),
 		engine.Known(a.Device, "/proc/self/mountinfo", engine.ViewHost).Fact("image.device"),
 	}
-	m.held = []held{{what: "image", drop: func(context.Context) error {
-		return refuse("release image", "drumsbench sweep takes away what the ledger owns", "another process mounted it")
-	}}}
+	m.adopted = a.Drop
+	if m.adopted == nil {
+		m.adopted = func(context.Context) error {
+			return refuse("release image", "drumsbench sweep takes away what the ledger owns", "another process mounted it")
+		}
+	}
 	return m, nil
 }
 

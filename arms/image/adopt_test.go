@@ -1,6 +1,7 @@
 package image
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -53,6 +54,27 @@ func TestAdopt(t *testing.T) {
 			for _, f := range m.Facts() {
 				if !f.Known {
 					t.Errorf("fact %s is unknown", f.Name)
+				}
+			}
+			// Who goes on with the run has it taken away, once, and again where that failed.
+			dropped := 0
+			heir := a
+			heir.Drop = func(context.Context) error {
+				if dropped++; dropped == 1 {
+					return engine.ErrUnknown
+				}
+				return nil
+			}
+			inherited, err := Adopt(t.Context(), o, heir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := inherited.Release(t.Context()); !errors.Is(err, engine.ErrUnknown) {
+				t.Errorf("release that fails: %v", err)
+			}
+			for range 2 {
+				if err := inherited.Release(t.Context()); err != nil || dropped != 2 {
+					t.Errorf("release: %v, dropped %d times", err, dropped)
 				}
 			}
 			// Who took it over does not take it away: that is for sweep, by the ledger.

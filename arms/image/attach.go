@@ -57,6 +57,8 @@ type Mounted struct {
 
 	mu   sync.Mutex
 	held []held
+	// adopted takes away what another process made; nil where this one did, and once it is gone.
+	adopted func(context.Context) error
 }
 
 var (
@@ -233,6 +235,12 @@ func (m *Mounted) Verify(ctx context.Context) error {
 func (m *Mounted) Release(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.adopted != nil {
+		if err := m.adopted(ctx); err != nil {
+			return err
+		}
+		m.adopted = nil
+	}
 	for len(m.held) > 0 {
 		last := m.held[len(m.held)-1]
 		if err := last.drop(ctx); err != nil {

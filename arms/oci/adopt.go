@@ -24,49 +24,55 @@ func (p *place) Handle() (bench.PlaceHandle, error) {
 
 // Adopt implements engine.Adopter.
 func (a *Arm) Adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptParams) (engine.Root, engine.Place, error) {
-	r, pl, err := a.adopt(ctx, ws, p)
-	if err != nil {
-		return nil, nil, tree.Wrapped("adopt "+string(p.Place.Name), err)
-	}
-	switch p.Place.State {
-	case "running":
-		return r, &slot{pl}, nil
-	case "stopped":
-		return r, &stopped{pl}, nil
-	}
-	return r, pl, nil
+	return tree.One(a.Inherit(ctx, ws, p.Image, []bench.PlaceHandle{p.Place}, p.Owned))
 }
 
-func (a *Arm) adopt(ctx context.Context, ws *engine.Workspace, p bench.AdoptParams) (*root, *place, error) {
-	things := tree.Owned(p.Owned)
-	if err := a.groups.Adopt(ws, things, p.Place); err != nil {
-		return nil, nil, err
-	}
-	r, err := tree.AdoptRoot(ctx, ws, a.tool, p, a.settings.Attach)
-	if err != nil {
-		return nil, nil, err
-	}
-	pl := &place{arm: a, ws: ws, root: &root{r}, name: string(p.Place.Name), next: int(p.Place.Tenancies)}
+// Inherit implements engine.Heir.
+func (a *Arm) Inherit(ctx context.Context, ws *engine.Workspace, image bench.Image, places []bench.PlaceHandle, owned []bench.OwnedThing) (engine.Inheritance, error) {
+	return tree.Inherit(ctx, ws, &a.groups, a.tool, image, places, owned, a.settings.Attach, func(r *tree.Root, things tree.Owned) (engine.Root, func(bench.PlaceHandle) (engine.Place, error)) {
+		mounted := &root{r}
+		return mounted, func(h bench.PlaceHandle) (engine.Place, error) {
+			pl, err := a.adopt(ws, mounted, h, things)
+			if err == nil && ws.TakeAway != nil {
+				err = pl.now.life().Alone(pl.group)
+			}
+			switch {
+			case err != nil:
+				return nil, err
+			case h.State == "running":
+				return &slot{pl}, nil
+			case h.State == "stopped":
+				return &stopped{pl}, nil
+			}
+			return pl, nil
+		}
+	})
+}
+
+// adopt takes over one place on an image.
+func (a *Arm) adopt(ws *engine.Workspace, r *root, p bench.PlaceHandle, things tree.Owned) (*place, error) {
+	pl := &place{arm: a, ws: ws, root: r, name: string(p.Name), next: int(p.Tenancies)}
 	for name, to := range map[string]**cgroup.Group{pl.name: &pl.group, pl.name + "-runc": &pl.helpers} {
-		known, err := things.Group(strings.TrimSuffix(p.Place.Group, pl.name) + name)
+		known, err := things.Group(strings.TrimSuffix(p.Group, pl.name) + name)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if *to, err = a.groups.Run.AdoptGroup(name, known); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	if p.Place.Tenancy != nil {
-		if pl.now, err = pl.adopt(things, *p.Place.Tenancy, p.Place.State); err != nil {
-			return nil, nil, err
+	var err error
+	if p.Tenancy != nil {
+		if pl.now, err = pl.adopt(things, *p.Tenancy, p.State); err != nil {
+			return nil, err
 		}
 	}
 	if a.settings.Namespace == holderNamespace {
 		if pl.holder, err = pl.adoptHolder(things); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return pl.root, pl, nil
+	return pl, nil
 }
 
 // adopt takes over a life of the slot.
@@ -101,9 +107,9 @@ func (p *place) adoptHolder(things tree.Owned) (*netns.Holder, error) {
 		inode = fmt.Sprint(ns.Ino)
 	}
 	var found []bench.OwnedThing
-	for _, o := range things {
+	for _, o := range things.Of("process") {
 		// A first process has no device and inode.
-		if o.Kind != "process" || o.Identity == nil || o.Identity.Ino == "" || o.Claim.Cgroup != p.arm.groups.Tools.Path() {
+		if o.Identity == nil || o.Identity.Ino == "" || o.Claim.Cgroup != p.arm.groups.Tools.Path() {
 			continue
 		}
 		if inode == "" || string(o.Identity.Ino) == inode {
@@ -113,5 +119,6 @@ func (p *place) adoptHolder(things tree.Owned) (*netns.Holder, error) {
 	if len(found) != 1 {
 		return nil, tree.Refused("the ledger has %d holders of the slot's network namespace, not one", len(found))
 	}
+	things.Use(found[0])
 	return netns.AdoptHolder(p.ws.Ledger, found[0].Id, *found[0].Identity)
 }

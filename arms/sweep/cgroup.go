@@ -133,6 +133,27 @@ func processes(n int) string {
 // pidsBelow lists the processes of a group and of every group below it; 0 is
 // one that our pid namespace cannot name. A group that goes meanwhile is empty.
 func pidsBelow(path string) ([]int, error) {
+	pids, err := pidsIn(path)
+	if err != nil {
+		return nil, err
+	}
+	below, err := cgroup.Children(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, b := range below {
+		more, err := pidsBelow(b)
+		if err != nil {
+			return nil, err
+		}
+		pids = append(pids, more...)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}
+
+// pidsIn are those in a group itself; none if it is not there.
+func pidsIn(path string) ([]int, error) {
 	data, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return nil, nil
@@ -148,17 +169,5 @@ func pidsBelow(path string) ([]int, error) {
 		}
 		pids = append(pids, pid)
 	}
-	below, err := cgroup.Children(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	for _, b := range below {
-		more, err := pidsBelow(b)
-		if err != nil {
-			return nil, err
-		}
-		pids = append(pids, more...)
-	}
-	slices.Sort(pids)
-	return slices.Compact(pids), nil
+	return pids, nil
 }

@@ -42,6 +42,12 @@ func (s *sweeper) endProcesses(ctx context.Context) {
 		if err != nil || g == nil || !g.v2 {
 			continue // said when its turn comes; on v1 there are only groups of limits
 		}
+		if s.Spare.Things[o.ID] {
+			if !s.Spare.Slots[o.ID] {
+				s.endOthers(ctx, g.path)
+			}
+			continue
+		}
 		pids, err := endGroup(ctx, g.path)
 		s.ended[o.ID] = ending{len(pids), err}
 		for _, pid := range pids {
@@ -49,7 +55,7 @@ func (s *sweeper) endProcesses(ctx context.Context) {
 		}
 	}
 	for _, o := range s.open {
-		if o.Kind != "process" && o.Kind != "export" || o.Boot != s.boot || o.Identity == nil || s.claim.refuses(o) != "" {
+		if o.Kind != "process" && o.Kind != "export" || o.Boot != s.boot || o.Identity == nil || s.claim.refuses(o) != "" || s.Spare.Things[o.ID] {
 			continue
 		}
 		alive, err := procfs.Alive(*o.Identity)
@@ -62,6 +68,36 @@ func (s *sweeper) endProcesses(ctx context.Context) {
 		} else if err != nil {
 			s.ended[o.ID] = ending{0, err}
 		}
+	}
+}
+
+// endOthers ends who is in a group that is spared, but for the processes that are.
+func (s *sweeper) endOthers(ctx context.Context, path string) {
+	spared := func(pid int) bool {
+		return slices.ContainsFunc(s.open, func(o record.Owned) bool {
+			if !s.Spare.Things[o.ID] || o.Identity == nil || int(o.Identity.Pid) != pid {
+				return false
+			}
+			alive, err := procfs.Alive(*o.Identity)
+			return err == nil && alive
+		})
+	}
+	err := poll(ctx, func() (bool, error) {
+		pids, err := pidsIn(path)
+		if err != nil {
+			return false, err
+		}
+		pids = slices.DeleteFunc(pids, spared)
+		for _, pid := range pids {
+			s.killed[pid] = true
+			if err := killMember(pid, path); err != nil {
+				return false, err
+			}
+		}
+		return len(pids) == 0, nil
+	})
+	if err != nil {
+		s.stuck = errors.Join(s.stuck, &engine.Error{Op: "sweep " + s.RunDir, Err: fmt.Errorf("end processes in %s: %w", path, err)})
 	}
 }
 

@@ -30,6 +30,11 @@ type Options struct {
 	RunDir string
 	// State is the state directory that the run's scratch directory has to lie in.
 	State string
+	// Held is the run's ledger where the caller holds the run and goes on with it; nil
+	// where the sweep is to hold it.
+	Held *record.FileLedger
+	// Spare is what is left alone: an engine that goes on with the run goes on in it.
+	Spare engine.Inheritance
 	// DryRun changes nothing on the host, nor in the ledger.
 	DryRun bool
 	// Hook is called at each point of the sweep; nil for nothing. Tests stop a sweep there.
@@ -131,12 +136,14 @@ func Sweep(ctx context.Context, o Options) (Report, error) {
 	if err := isRun(o.RunDir); err != nil {
 		return r, err
 	}
-	release, err := hold(ctx, o)
-	if err != nil {
-		return r, err
+	s := &sweeper{Options: o, ledger: o.Held}
+	if o.Held == nil {
+		release, err := hold(ctx, o)
+		if err != nil {
+			return r, err
+		}
+		defer release()
 	}
-	defer release()
-	s := &sweeper{Options: o}
 	// An engine that died before it had a ledger owned nothing.
 	if _, err := os.Lstat(ledger); err == nil {
 		if s.open, r.Torn, err = record.ReadLedger(ledger); err != nil {
@@ -151,10 +158,11 @@ func Sweep(ctx context.Context, o Options) (Report, error) {
 		if err := s.claim.in(o.State); err != nil {
 			return r, err
 		}
+		var err error
 		if s.boot, err = record.BootID(); err != nil {
 			return r, err
 		}
-		if !o.DryRun {
+		if !o.DryRun && o.Held == nil {
 			if s.ledger, err = record.OpenLedger(ledger); err != nil {
 				return r, err
 			}
@@ -167,10 +175,21 @@ func Sweep(ctx context.Context, o Options) (Report, error) {
 	if err := s.temporary(&r); err != nil {
 		return r, err
 	}
-	if s.ledger != nil {
+	if s.ledger != nil && o.Held == nil {
 		return r, s.ledger.Close()
 	}
 	return r, nil
+}
+
+// Claim is the random claim of a run whose scratch directory lies in a state directory:
+// 12 hex digits; empty if it ended before it owned anything. ErrRefused if the ledger is
+// of another state directory, or none that this program writes.
+func Claim(runDir, state string) (string, error) {
+	c, err := readClaim(filepath.Join(runDir, record.LedgerFile))
+	if err != nil || c.id == "" {
+		return "", err
+	}
+	return c.id, c.in(state)
 }
 
 // isRun requires that a directory is a run's.
@@ -214,13 +233,29 @@ type sweeper struct {
 	ended map[int64]ending
 	// killed are the pids that were in the run's groups.
 	killed map[int]bool
+	// stuck says which groups that are spared hold others, who did not end.
+	stuck error
 }
 
 // things ends the processes, then takes the things away, the last first.
 func (s *sweeper) things(ctx context.Context, r *Report) error {
+	for _, owned := range s.open {
+		if !s.Spare.Things[owned.ID] {
+			continue
+		}
+		if why := s.spares(owned); why != "" {
+			return &engine.Error{Op: "sweep " + s.RunDir, Err: fmt.Errorf("%w: %s", engine.ErrRefused, why), Hint: "this program writes no such line: look at the ledger"}
+		}
+	}
 	s.endProcesses(ctx)
 	s.hook(StageEnded, 0)
+	if s.stuck != nil {
+		return s.stuck
+	}
 	for i, owned := range slices.Backward(s.open) {
+		if s.Spare.Things[owned.ID] {
+			continue
+		}
 		if err := ctx.Err(); err != nil {
 			return &engine.Error{Op: "sweep " + s.RunDir, Err: context.Cause(ctx), Hint: "sweep again: it goes on where it stopped"}
 		}
@@ -241,6 +276,19 @@ func (s *sweeper) things(ctx context.Context, r *Report) error {
 		s.hook(StageRecorded, i)
 	}
 	return nil
+}
+
+// spares says why a thing that is to be left alone is none of the run's; empty if it is.
+func (s *sweeper) spares(o record.Owned) string {
+	if why := s.claim.refuses(o); why != "" {
+		return why
+	}
+	if o.Kind == "process" && o.Identity != nil {
+		if err := s.claim.holds(int(o.Identity.Pid)); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
 }
 
 func (s *sweeper) hook(stage string, index int) {

@@ -54,12 +54,19 @@ func (g *Groups) Owner(ws *engine.Workspace) (*cgroup.Owner, error) {
 	return g.Run, nil
 }
 
-// Adopt takes over those of a place's handle.
-func (g *Groups) Adopt(ws *engine.Workspace, things Owned, h bench.PlaceHandle) error {
+// Adopt takes over those of places' handles, which are of one run.
+func (g *Groups) Adopt(ws *engine.Workspace, things Owned, places ...bench.PlaceHandle) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.Run != nil {
 		return errors.New("adopt place: the arm has begun a run of its own")
+	}
+	h, made := places[0], map[string]int{}
+	for _, p := range places {
+		if p.Ownership != h.Ownership || p.Tools != h.Tools || p.Image != h.Image {
+			return Refused("%s and %s do not stand on the same image and groups", h.Name, p.Name)
+		}
+		made[string(p.Name)] = int(p.Tenancies)
 	}
 	owner, err := things.Group(h.Ownership)
 	if err != nil {
@@ -69,7 +76,7 @@ func (g *Groups) Adopt(ws *engine.Workspace, things Owned, h bench.PlaceHandle) 
 	if err != nil {
 		return err
 	}
-	if g.Run, err = cgroup.AdoptOwner(ws, owner, map[string]int{string(h.Name): int(h.Tenancies)}); err != nil {
+	if g.Run, err = cgroup.AdoptOwner(ws, owner, made); err != nil {
 		return err
 	}
 	g.Tools, err = g.Run.AdoptGroup(toolsGroup, tools)

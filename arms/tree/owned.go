@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -16,7 +18,27 @@ import (
 
 // Owned are the things of a ledger that are not gone, by which another process
 // finds a slot again: each by its identity, never by a name alone.
-type Owned []bench.OwnedThing
+type Owned struct {
+	things []bench.OwnedThing
+	// used are the numbers of those that were asked for.
+	used map[int64]bool
+}
+
+// OwnedOf are the things of a list.
+func OwnedOf(things []bench.OwnedThing) Owned { return Owned{things, map[int64]bool{}} }
+
+// Of are the things of a kind.
+func (o Owned) Of(kind string) (list []bench.OwnedThing) {
+	for _, t := range o.things {
+		if t.Kind == kind {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// Use notes that a thing is one of those that are taken over.
+func (o Owned) Use(t bench.OwnedThing) { o.used[t.Id] = true }
 
 // Refused is an error that wraps engine.ErrRefused.
 func Refused(format string, args ...any) error {
@@ -26,19 +48,40 @@ func Refused(format string, args ...any) error {
 // One is the thing of a kind at a path. It is bound to an identity.
 func (o Owned) One(kind, path string) (bench.OwnedThing, error) {
 	var found *bench.OwnedThing
-	for i, t := range o {
+	for i, t := range o.things {
 		if t.Kind != kind || t.Claim.Path != path {
 			continue
 		}
 		if found != nil {
 			return *found, Refused("the ledger has two of %s %s", kind, path)
 		}
-		found = &o[i]
+		found = &o.things[i]
 	}
 	if found == nil || found.Identity == nil {
 		return bench.OwnedThing{}, Refused("the ledger has no identity for %s %s", kind, path)
 	}
+	o.Use(*found)
 	return *found, nil
+}
+
+// image are the things that the image mounted at dir is made of: mount, device, the
+// program that shows it, and what lies between work and dir.
+func (o Owned) image(work, dir string) (list []bench.OwnedThing) {
+	top := dir
+	for filepath.Dir(top) != work && filepath.Dir(top) != top {
+		top = filepath.Dir(top)
+	}
+	for _, t := range o.things {
+		switch t.Kind {
+		case "loop", "export":
+			list = append(list, t)
+		case "mount", "directory", "file":
+			if t.Claim.Path == top || strings.HasPrefix(t.Claim.Path, top+"/") {
+				list = append(list, t)
+			}
+		}
+	}
+	return list
 }
 
 // Group is the control group at a path, a scope's too.
@@ -56,8 +99,9 @@ func (o Owned) Group(path string) (cgroup.Known, error) {
 
 // Process is the identity of the process with a number in the ledger.
 func (o Owned) Process(id int64) (bench.Identity, error) {
-	for _, t := range o {
+	for _, t := range o.things {
 		if t.Id == id && t.Kind == "process" && t.Identity != nil && t.Identity.Pid > 0 && t.Identity.StartTicks != "" {
+			o.Use(t)
 			return *t.Identity, nil
 		}
 	}

@@ -61,22 +61,28 @@ func Mount(ctx context.Context, ws *engine.Workspace, tool criu.Tool, tools *cgr
 	return &Root{Mounted: m, SHA256: i.Sha256}, nil
 }
 
-// AdoptRoot takes over the mounted image of a place, with the scratch directory
-// that it lies in.
-func AdoptRoot(ctx context.Context, ws *engine.Workspace, tool criu.Tool, p bench.AdoptParams, method string) (*Root, error) {
+// AdoptRoot takes over the image that is mounted at dir, with the scratch directory
+// that it lies in. Where the workspace can take things away it can be released.
+func AdoptRoot(ctx context.Context, ws *engine.Workspace, tool criu.Tool, i bench.Image, dir string, things Owned, method string) (*Root, error) {
 	if err := learn(ctx, tool, ws.State); err != nil {
 		return nil, err
 	}
-	things := Owned(p.Owned)
 	if err := things.Present("directory", ws.Work); err != nil {
 		return nil, err
 	}
-	mount, err := things.One("mount", p.Place.Image)
+	mount, err := things.One("mount", dir)
 	if err != nil {
 		return nil, err
 	}
-	at := image.Adopted{Dir: p.Place.Image, Mount: *mount.Identity, Device: mount.Claim.Backing}
-	for _, t := range things {
+	at := image.Adopted{Dir: dir, Mount: *mount.Identity, Device: mount.Claim.Backing}
+	made := things.image(ws.Work, dir)
+	for _, t := range made {
+		things.Use(t)
+	}
+	if ws.TakeAway != nil {
+		at.Drop = func(ctx context.Context) error { return ws.TakeAway(ctx, made) }
+	}
+	for _, t := range made {
 		switch {
 		case t.Kind == "loop" && t.Identity != nil && t.Identity.Loop == at.Device:
 			at.Loop = t.Identity
@@ -89,9 +95,9 @@ func AdoptRoot(ctx context.Context, ws *engine.Workspace, tool criu.Tool, p benc
 	if at.Loop == nil && method != image.MethodNBD {
 		return nil, Refused("the ledger has no loop device for %s", at.Device)
 	}
-	m, err := image.Adopt(ctx, attachOptions(ws, p.Image, method), at)
+	m, err := image.Adopt(ctx, attachOptions(ws, i, method), at)
 	if err != nil {
 		return nil, err
 	}
-	return &Root{Mounted: m, SHA256: p.Image.Sha256}, nil
+	return &Root{Mounted: m, SHA256: i.Sha256}, nil
 }

@@ -65,6 +65,10 @@ type resumable struct {
 	// claim of the run, once it was swept; resume is what the executor goes on with.
 	claim  string
 	resume *engine.Resume
+	// givers are the finished steps whose places are taken by steps that are run anew, with
+	// the names of the slots; slots are those that were taken over, nil for none.
+	givers map[string]string
+	slots  *heritage
 }
 
 func refuseResume(hint, format string, args ...any) error {
@@ -323,28 +327,70 @@ func (in *resumable) keep(plan *engine.Plan) (*engine.Resume, error) {
 			}
 		}
 	}
-	if len(reopen) > 0 {
-		in.resume.Around["mount"] = func(ctx context.Context, x *engine.Exec, own func() (any, error)) (any, map[string]any, error) {
-			root, err := own()
+	in.givers = plan.Handed(kept)
+	for id := range in.givers {
+		in.resume.Late[id] = "mount"
+	}
+	in.resume.Around["mount"] = func(ctx context.Context, x *engine.Exec, own func() (any, error)) (root any, others map[string]any, err error) {
+		if in.slots != nil {
+			root, others = in.slots.mount(x)
+		} else if root, err = own(); err != nil {
+			return root, nil, err
+		}
+		if others == nil {
+			others = map[string]any{}
+		}
+		for _, r := range reopen {
+			cp, err := steps.Reopen(ctx, x, root.(engine.Root), r)
 			if err != nil {
 				return root, nil, err
 			}
-			others := map[string]any{}
-			for _, r := range reopen {
-				if others[r.Step], err = steps.Reopen(ctx, x, root.(engine.Root), r); err != nil {
-					return root, nil, err
-				}
+			if place, taken := others[r.Step].(engine.Place); taken { // the step gave both
+				cp.B = place
 			}
-			return root, others, nil
+			others[r.Step] = cp
 		}
+		return root, others, nil
 	}
 	return in.resume, nil
 }
 
-// take sweeps what the interrupted attempt left, requires that nothing is left, and
-// takes the directory to go on with.
-func (in *resumable) take(ctx context.Context, g *globals) (*record.Dir, error) {
-	report, err := sweep.Sweep(ctx, sweep.Options{RunDir: in.dir, State: g.State, Hook: seams.sweep})
+// take takes over what is still good of what the interrupted attempt left, sweeps the
+// rest, requires that nothing else is left, and takes the directory to go on with. arm is
+// replaced by the one to go on with.
+func (in *resumable) take(ctx context.Context, b *block, arm *engine.Arm) (_ *record.Dir, err error) {
+	dir, err := reopen(ctx, in.dir)
+	if in.resume == nil {
+		dir, err = nil, nil // the chain has ended: only its record is missing
+	}
+	if errors.Is(err, record.ErrRunning) {
+		return nil, refuseResume("wait until it has ended", "another engine, or a sweep, works in it: %v", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := sweep.Options{RunDir: in.dir, State: b.State, Hook: seams.sweep}
+	if dir != nil {
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, dir.Close())
+			}
+		}()
+		if dir.Ledger == nil {
+			return nil, refuseResume(hintAgain, "its ledger is gone")
+		}
+		if dir.Events.Next() != in.last.Seq+1 {
+			return nil, refuseResume("say it again", "somebody else went on with it meanwhile")
+		}
+		o.Held = dir.Ledger
+		if err := in.adopt(ctx, b, arm, dir); err != nil {
+			return nil, err
+		}
+		if in.slots != nil {
+			o.Spare = in.slots.Inheritance
+		}
+	}
+	report, err := sweep.Sweep(ctx, o)
 	if errors.Is(err, record.ErrRunning) {
 		return nil, refuseResume("wait until it has ended", "another engine, or a sweep, works in it: %v", err)
 	}
@@ -361,25 +407,11 @@ func (in *resumable) take(ctx context.Context, g *globals) (*record.Dir, error) 
 		}
 	}
 	in.claim = report.Claim
-	if in.resume == nil {
+	if dir == nil {
 		return record.Take(in.dir)
 	}
 	in.resume.Receipt.Facts = append(in.resume.Receipt.Facts, fact("resumed.swept", fmt.Sprint(taken)))
-	dir, err := record.Reopen(in.dir)
-	if err != nil {
-		return nil, err
-	}
-	err = errors.Join(in.drop(), dir.DropUnnamed())
-	if err == nil && dir.Ledger == nil {
-		err = refuseResume(hintAgain, "its ledger is gone")
-	}
-	if err == nil && dir.Events.Next() != in.last.Seq+1 {
-		err = refuseResume("say it again", "somebody else went on with it meanwhile")
-	}
-	if err != nil {
-		return nil, errors.Join(err, dir.Close())
-	}
-	return dir, nil
+	return dir, errors.Join(in.drop(), dir.DropUnnamed())
 }
 
 // drop removes the folders of checkpoints that no receipt which stays has sealed.

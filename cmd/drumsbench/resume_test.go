@@ -20,6 +20,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/crashtest"
 	"github.com/drumsbench/drumsbench/arms/fake"
+	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
@@ -36,6 +37,8 @@ type resumer struct {
 	receipts int
 	took     time.Duration
 	n        int
+	// between the kill and the resumption; nil for nothing.
+	between func(dir string)
 }
 
 func (r *resumer) program(env []string, args ...string) (said string, killed bool, err error) {
@@ -147,6 +150,9 @@ func (r *resumer) try(windows ...crashtest.Window) string {
 			before = text
 		}
 		attempts++
+		if r.between != nil {
+			r.between(dir)
+		}
 	}
 	if !exists(filepath.Join(dir, record.RecordFile)) {
 		if said, _, err := r.program(nil, "run", "--resume", dir); err != nil {
@@ -332,46 +338,167 @@ func TestResumeRefused(t *testing.T) {
 	}
 }
 
-// With real slots: in the set-up, around the dump, within a rollout, between two, at the end. The
-// everyday suite tries one moment on one arm; scripts/test crash all.
-func TestResumeReal(t *testing.T) {
-	arms := []string{"drums"}
-	if *crashAll {
-		arms = append(arms, "oci")
+// resumeFacts are those of a run's last resumption.
+func (r *resumer) resumeFacts(dir string) map[string]string {
+	r.Helper()
+	receipts, _, err := record.ReadEvents(dir)
+	if err != nil {
+		r.Fatal(err)
 	}
-	for _, arm := range arms {
+	facts := map[string]string{}
+	for _, e := range receipts {
+		if e.Event != "resume" {
+			continue
+		}
+		clear(facts)
+		for _, f := range e.Facts {
+			facts[f.Name] = f.Value
+		}
+	}
+	return facts
+}
+
+// firstProcess is that of the tenancy that lives, by the run's ledger, and its scratch directory.
+func (r *resumer) firstProcess(dir string) (id bench.Identity, tenancy string) {
+	r.Helper()
+	open, _, err := record.ReadLedger(filepath.Join(dir, record.LedgerFile))
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, o := range open {
+		switch {
+		case o.Kind == "process" && o.Identity != nil && o.Identity.Ino == "":
+			id = *o.Identity
+		case o.Kind == "directory" && strings.HasPrefix(filepath.Base(o.Claim.Path), "slot-0."):
+			tenancy = o.Claim.Path
+		}
+	}
+	if id.Pid == 0 || tenancy == "" {
+		r.Fatalf("no slot lives: %+v", open)
+	}
+	return id, tenancy
+}
+
+// A slot that is still good is gone on in: nobody mounts the image again, and its place's next
+// tenancy has the next number. One that is not is swept.
+func TestResumeAdopts(t *testing.T) {
+	for _, arm := range []string{"drums", "oci"} {
 		t.Run(arm, func(t *testing.T) {
-			folder, err := os.MkdirTemp(realState(), "drums-resume-")
-			if err != nil {
-				t.Fatalf("%v: scripts/prepare makes it", err)
-			}
-			t.Cleanup(func() {
-				if err := os.RemoveAll(folder); err != nil {
+			r := realResumer(t, arm, 1)
+			end := func(dir string) {
+				id, _ := r.firstProcess(dir)
+				if err := procfs.Kill(t.Context(), id); err != nil {
 					t.Error(err)
 				}
-			})
-			manifest := soakManifest(t, folder, arm)
-			r := &resumer{T: t, state: filepath.Join(folder, arm), arm: arm, run: []string{"-t", "rollouts=2", "--arm", arm, manifest}}
+			}
+			note := func(change func(text []byte) []byte) func(string) {
+				return func(dir string) {
+					_, tenancy := r.firstProcess(dir)
+					path := filepath.Join(filepath.Dir(tenancy), "places", "slot-0.json")
+					text, err := os.ReadFile(path)
+					if err == nil {
+						err = os.WriteFile(path, change(text), 0o600)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			type damage struct {
+				name             string
+				between          func(string)
+				adopted, refused string
+			}
+			cases := []damage{
+				{"good", nil, "slot-0", ""},
+				{"its first process ended", end, "none", "slot-0: "},
+			}
+			if *crashAll {
+				cases = append(cases,
+					damage{"its note is of another folder", note(func(text []byte) []byte { return bytes.Replace(text, []byte("slot-0."), []byte("slot-9."), 1) }), "none", "the ledger has no identity"},
+					damage{"its note is no note", note(func([]byte) []byte { return []byte("{") }), "none", "unexpected end"})
+			}
+			if arm == "oci" && !*crashAll {
+				cases = cases[:1]
+			}
+			for _, c := range cases {
+				t.Run(c.name, func(t *testing.T) {
+					r.T = t
+					r.between = c.between
+					dir := r.try(crashtest.Window{Kind: crashtest.Step, Stage: "r2/act", After: true})
+					got, facts := r.read(dir), r.resumeFacts(dir)
+					r.judge(got, record.FailedValid, record.Success, record.Success)
+					if facts["resumed.adopted"] != c.adopted || !strings.Contains(facts["resumed.refused"], c.refused) || c.refused == "" && facts["resumed.refused"] != "" {
+						t.Errorf("facts of the resumption: %v", facts)
+					}
+					text, err := os.ReadFile(filepath.Join(dir, record.LedgerFile))
+					if err != nil {
+						t.Fatal(err)
+					}
+					loops := 0
+					for line := range bytes.Lines(text) {
+						var l bench.LedgerLine
+						if json.Unmarshal(line, &l) == nil && l.Op == "intent" && l.Kind == "loop" {
+							loops++
+						}
+					}
+					if want := map[bool]int{true: 1, false: 2}[c.adopted != "none"]; loops != want {
+						t.Errorf("the image was shown by %d devices in all, want %d", loops, want)
+					}
+				})
+			}
+		})
+	}
+}
+
+// realResumer runs the soak's manifest on an arm.
+func realResumer(t *testing.T, arm string, rollouts int) *resumer {
+	t.Helper()
+	folder, err := os.MkdirTemp(realState(), "drums-resume-")
+	if err != nil {
+		t.Fatalf("%v: scripts/prepare makes it", err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(folder); err != nil {
+			t.Error(err)
+		}
+	})
+	manifest := soakManifest(t, folder, arm)
+	return &resumer{T: t, state: filepath.Join(folder, arm), arm: arm, run: []string{"-t", fmt.Sprint("rollouts=", rollouts), "--arm", arm, manifest}}
+}
+
+// judge requires a run that was interrupted once and passed, with rollouts of these classes.
+func (r *resumer) judge(got bench.Record, classes ...bench.RolloutClass) {
+	r.Helper()
+	if got.Verdict != engine.RunPassed || len(got.Rollouts) != len(classes) || len(got.Interrupted) != 1 {
+		r.Fatalf("%s: %s, %d rollouts, interrupted %+v", got.Verdict, got.Reason, len(got.Rollouts), got.Interrupted)
+	}
+	for i, class := range classes {
+		if got.Rollouts[i].Class != class || got.Rollouts[i].Clocks == nil || got.Rollouts[i].Clocks.Usable == "" {
+			r.Errorf("rollout %d: %+v", i, got.Rollouts[i])
+		}
+	}
+}
+
+// With real slots: in the set-up, around the dump, within a rollout, between two, at the end. The
+// everyday suite tries one moment (TestResumeAdopts); scripts/test crash all.
+func TestResumeReal(t *testing.T) {
+	if !*crashAll {
+		return
+	}
+	for _, arm := range []string{"drums", "oci"} {
+		t.Run(arm, func(t *testing.T) {
+			r := realResumer(t, arm, 2)
 			at := func(step string, after bool) crashtest.Window {
 				return crashtest.Window{Kind: crashtest.Step, Stage: step, After: after}
 			}
-			windows := []crashtest.Window{at("r2/act", true)}
-			if *crashAll {
-				windows = append(windows, at("mount", false), at("base/readiness", true), at("base/dump", false), at("base/dump", true), at("r1/resume", true),
-					at("r2/gate-canary", true), at("r3/restore", true), at("r3/gate-canary", true), at("gate-image", false), at("release/slot-0", false))
-			}
+			windows := []crashtest.Window{at("mount", false), at("base/readiness", true), at("base/dump", false), at("base/dump", true), at("r1/resume", true), at("r2/act", true),
+				at("r2/gate-canary", true), at("r3/restore", true), at("r3/gate-canary", true), at("gate-image", false), at("release/slot-0", false)}
 			for _, w := range windows {
 				t.Run(w.String(), func(t *testing.T) {
 					r.T = t
 					got := r.read(r.try(w))
-					if got.Verdict != engine.RunPassed || len(got.Rollouts) != 4 || len(got.Interrupted) != 1 {
-						t.Fatalf("%s: %s, %d rollouts, interrupted %+v", got.Verdict, got.Reason, len(got.Rollouts), got.Interrupted)
-					}
-					for i, class := range []bench.RolloutClass{record.FailedValid, record.Success, record.Success, record.Success} {
-						if got.Rollouts[i].Class != class || got.Rollouts[i].Clocks == nil || got.Rollouts[i].Clocks.Usable == "" {
-							t.Errorf("rollout %d: %+v", i, got.Rollouts[i])
-						}
-					}
+					r.judge(got, record.FailedValid, record.Success, record.Success, record.Success)
 				})
 			}
 		})

@@ -64,7 +64,8 @@ restore it. It is refused, with the reason, if the checkpoint is of another imag
 drumsbench, of another workload than the manifest, or not as it was sealed.
 
 With --resume an interrupted run goes on in its own chain: rollouts that were finished stay, once their
-receipts and evidence were verified; what was interrupted is named as invalid, swept, and run anew. It is
+receipts and evidence were verified; what was interrupted is named as invalid and run anew, in the slots
+of drums and oci that are still good; everything else that was left is swept. It is
 refused, with the reason, where manifest, plan, program, arm or host are not the same, the run has ended,
 or another engine drives it. A level or a window of an experiment is measured in one piece: run it again.
 
@@ -408,7 +409,7 @@ func (b *block) run(ctx context.Context) (_ bench.Record, err error) {
 		if resume, err = b.resume.keep(plan); err != nil {
 			return bench.Record{}, err
 		}
-		if dir, err = b.resume.take(ctx, b.globals); err != nil {
+		if dir, err = b.resume.take(ctx, b, &arm); err != nil {
 			return bench.Record{}, err
 		}
 	} else {
@@ -520,6 +521,9 @@ func (b *block) finish(dir *record.Dir, header record.Header) (bench.Record, err
 // workspace is a new one, or that of the interrupted attempt, whose things were swept:
 // a run has one claim.
 func (b *block) workspace(dir *record.Dir) (*engine.Workspace, error) {
+	if b.resume != nil && b.resume.slots != nil {
+		return b.resume.slots.ws, nil
+	}
 	if b.resume == nil || b.resume.claim == "" {
 		return newWorkspace(b.globals, dir)
 	}
@@ -598,6 +602,12 @@ func newWorkspace(g *globals, dir *record.Dir) (*engine.Workspace, error) {
 
 // workspaceOf makes the scratch directory of a claim.
 func workspaceOf(g *globals, dir *record.Dir, id string) (*engine.Workspace, error) {
+	ws := workspaceIn(g, dir, id)
+	return ws, ws.MakeWork()
+}
+
+// workspaceIn is the workspace of a claim, whose scratch directory may be there or not.
+func workspaceIn(g *globals, dir *record.Dir, id string) *engine.Workspace {
 	ws := &engine.Workspace{
 		Run: dir.Path, Work: filepath.Join(g.State, "work", id), State: g.State, ID: id,
 		Ledger: dir.Ledger, Evidence: dir.Evidence, Log: g.Log,
@@ -605,5 +615,5 @@ func workspaceOf(g *globals, dir *record.Dir, id string) (*engine.Workspace, err
 	if seams.ledger != nil {
 		ws.Ledger = seams.ledger(ws.Ledger)
 	}
-	return ws, ws.MakeWork()
+	return ws
 }
