@@ -63,6 +63,8 @@ var capabilities = map[string]struct{ is, by reflect.Type }{
 	"Cached":           {reflect.TypeFor[engine.Cached](), reflect.TypeFor[*root]()},
 	"CheckpointOpener": {reflect.TypeFor[engine.CheckpointOpener](), reflect.TypeFor[*Arm]()},
 	"Filling":          {reflect.TypeFor[engine.Filling](), reflect.TypeFor[*slot]()},
+	"Heir":             {reflect.TypeFor[engine.Heir](), reflect.TypeFor[Outliving]()},
+	"Fleeting":         {reflect.TypeFor[engine.Fleeting](), reflect.TypeFor[*place]()},
 	"Lasting":          {reflect.TypeFor[engine.Lasting](), reflect.TypeFor[*place]()},
 	"Mortal":           {reflect.TypeFor[engine.Mortal](), reflect.TypeFor[*slot]()},
 	"Renamer":          {reflect.TypeFor[engine.Renamer](), reflect.TypeFor[*slot]()},

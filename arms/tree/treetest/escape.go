@@ -114,16 +114,25 @@ func (s Made) intrude(t *testing.T, when string, slot engine.Slot) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args, err := json.Marshal(map[string]any{
-		"disk": []uint32{unix.Major(root.Dev), unix.Minor(root.Dev)}, "readonly": confine.ReadOnlyPaths(), "pid": os.Getpid(),
-		"pids": s.m.Resources.Pids, "memory": memory,
-		"socket": name, "addresses": addresses, "port": tcp.Addr().(*net.TCPAddr).Port,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	client := guest.New(slot.Dial, int(s.m.Guest.Server.Port), guest.DefaultLimits())
 	if err := client.WriteFile(t.Context(), "/root/intruder.py", intruder, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Root, and nobody: a user namespace of theirs has other rights over what is root's.
+	for _, uid := range []int{0, 65534} {
+		s.attempts(t, fmt.Sprintf("%s, uid %d", when, uid), client, map[string]any{
+			"uid": uid, "disk": []uint32{unix.Major(root.Dev), unix.Minor(root.Dev)}, "readonly": confine.ReadOnlyPaths(), "pid": os.Getpid(),
+			"pids": s.m.Resources.Pids, "memory": memory,
+			"socket": name, "addresses": addresses, "port": tcp.Addr().(*net.TCPAddr).Port,
+		})
+	}
+}
+
+// attempts has the intruder try everything, and requires that all of it is refused.
+func (s Made) attempts(t *testing.T, when string, client *guest.Client, settings map[string]any) {
+	t.Helper()
+	args, err := json.Marshal(settings)
+	if err != nil {
 		t.Fatal(err)
 	}
 	r, err := client.Execute(t.Context(), []string{"/usr/bin/python3", "-I", "/root/intruder.py", string(args)}, time.Minute)

@@ -1,0 +1,72 @@
+package qemu
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+//go:embed testdata/intruder.py
+var intruder []byte
+
+// A program of the guest's, root and nobody, looks for what leads out of the machine: none of it does. The image and
+// the layers are what they were.
+func TestEscapes(t *testing.T) {
+	s := makeSlotOf(t, MethodFile, manifest(t))
+	s.ready(t, s.slot)
+	name := fmt.Sprintf("drums-test-%d", os.Getpid())
+	abstract, err := net.Listen("unix", "@"+name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer abstract.Close()
+	tcp, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	addresses := []string{"127.0.0.1"}
+	if all, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range all {
+			if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil {
+				addresses = append(addresses, ip.IP.String())
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	client := s.client(s.slot)
+	if err := client.WriteFile(ctx, "/root/intruder.py", intruder, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, uid := range []int{0, 65534} {
+		args, err := json.Marshal(map[string]any{"uid": uid, "socket": name, "addresses": addresses, "port": tcp.Addr().(*net.TCPAddr).Port,
+			"secrets": []string{s.ws.State, s.ws.ID}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := client.Execute(ctx, []string{"/usr/bin/python3", "-I", "/root/intruder.py", string(args)}, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]string
+		if err := json.Unmarshal(r.Stdout, &got); err != nil || len(got) < 11 {
+			t.Fatalf("uid %d: %v, exit %d: %.2000s %.2000s", uid, err, r.Exit, r.Stdout, r.Stderr)
+		}
+		for attempt, result := range got {
+			if !strings.HasPrefix(result, "refused: ") {
+				t.Errorf("uid %d: %s: %s", uid, attempt, result)
+			}
+		}
+		t.Logf("uid %d: %v", uid, got)
+	}
+	if err := s.root.Verify(ctx); err != nil {
+		t.Error(err)
+	}
+}
