@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,15 +45,59 @@ func Objects(initPid int) ([]engine.Object, error) {
 }
 
 // ProcessObjects is Objects of one process in the host's own namespaces, such as a virtual machine, whose guest sees none
-// of them: no namespace is listed.
-func ProcessObjects(pid int) ([]engine.Object, error) {
+// of them: no namespace is listed. A file of those that are named private is left out though it is open for writing, as
+// long as the process maps it, and each of its mappings is a private one; a name that leads nowhere is an error.
+func ProcessObjects(pid int, private ...string) ([]engine.Object, error) {
 	status, err := observe.ReadStatus(os.DirFS(root), pid)
 	if err != nil {
 		return nil, gone(pid, err)
 	}
 	l := objects{seen: map[engine.Object]bool{}}
-	err = l.task(Task{Pid: pid, Inner: pid, Status: status}, false)
-	return l.list, err
+	if err := l.task(Task{Pid: pid, Inner: pid, Status: status}, false); err != nil {
+		return nil, err
+	}
+	for _, path := range private {
+		st, err := statLink(path)
+		if err != nil {
+			return nil, err
+		}
+		only, err := privateOnly(pid, st)
+		if err != nil {
+			return nil, err
+		}
+		if only {
+			l.list = slices.DeleteFunc(l.list, func(o engine.Object) bool { return o.Kind == engine.ObjectFile && o.ID == file(st.Dev, st.Ino) })
+		}
+	}
+	return l.list, nil
+}
+
+// privateOnly says whether a process maps a file, and has no mapping of it that others see writes of.
+func privateOnly(pid int, of Stat) (bool, error) {
+	dir := filepath.Join(root, strconv.Itoa(pid))
+	maps, err := mappings(dir)
+	if err != nil {
+		return false, gone(pid, err)
+	}
+	found := false
+	for _, m := range maps {
+		if m.path == "" || len(m.perms) < 4 {
+			continue
+		}
+		st, err := statLink(filepath.Join(dir, "map_files", m.span))
+		switch {
+		case vanished(err):
+			continue
+		case err != nil:
+			return false, err
+		case st.Dev != of.Dev || st.Ino != of.Ino:
+			continue
+		case m.perms[3] != 'p':
+			return false, nil
+		}
+		found = true
+	}
+	return found, nil
 }
 
 type objects struct {
@@ -128,7 +173,56 @@ func (l *objects) descriptor(t Task, d Descriptor) error {
 	case err != nil:
 		return err
 	}
+	if st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == tunDevice {
+		return l.tap(d, holder)
+	}
 	l.file(st, d.Info.Flags&unix.O_ACCMODE != unix.O_RDONLY, holder)
+	return nil
+}
+
+// tunDevice is /dev/net/tun (devices.txt).
+var tunDevice = unix.Mkdev(10, 200)
+
+// tap adds the network interface that a descriptor of /dev/net/tun is: by the device alone all such would be
+// one, and each is of its own. Of one that has no interface yet the device is listed.
+func (l *objects) tap(d Descriptor, holder string) error {
+	pidfd, err := unix.PidfdOpen(d.Pid, 0)
+	if err != nil {
+		return gone(d.Pid, err)
+	}
+	defer unix.Close(pidfd)
+	fd, err := unix.PidfdGetfd(pidfd, d.FD, 0)
+	switch {
+	case errors.Is(err, unix.EBADF) || errors.Is(err, unix.ESRCH): // closed meanwhile
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at descriptor %d of pid %d: %w", d.FD, d.Pid, err)
+	}
+	defer unix.Close(fd)
+	fail := func(err error) error {
+		if errors.Is(err, unix.EBADFD) {
+			l.add(engine.ObjectDevice, "character 10:200", holder)
+			return nil
+		}
+		return fmt.Errorf("read the interface of descriptor %d of pid %d: %w", d.FD, d.Pid, err)
+	}
+	name, err := unix.NewIfreq("")
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(fd, unix.TUNGETIFF, name); err != nil {
+		return fail(err)
+	}
+	ns, err := unix.IoctlRetInt(fd, unix.TUNGETDEVNETNS)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(ns)
+	var st unix.Stat_t
+	if err := unix.Fstat(ns, &st); err != nil {
+		return fail(err)
+	}
+	l.add(engine.ObjectDevice, fmt.Sprintf("interface %s in net:[%d]", name.Name(), st.Ino), holder)
 	return nil
 }
 

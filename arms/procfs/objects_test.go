@@ -11,6 +11,7 @@ import (
 
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/procfs/slottest"
+	"github.com/drumsbench/drumsbench/arms/thread"
 	"github.com/drumsbench/drumsbench/engine"
 )
 
@@ -106,5 +107,105 @@ func TestProcessObjects(t *testing.T) {
 	}
 	if _, err := procfs.ProcessObjects(1 << 30); err == nil {
 		t.Error("a process that is not there has objects")
+	}
+}
+
+// A file that a process may write to is left out where it is named, and mapped privately alone.
+func TestPrivatelyMapped(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "memory")
+	f, err := os.Create(path)
+	if err == nil {
+		err = f.Truncate(1 << 16)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	listed := func(private ...string) bool {
+		t.Helper()
+		list, err := procfs.ProcessObjects(os.Getpid(), private...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(list, func(o engine.Object) bool {
+			return o.Kind == engine.ObjectFile && strings.HasSuffix(o.Holder, " "+path)
+		})
+	}
+	mapped := func(flags int) []byte {
+		t.Helper()
+		m, err := unix.Mmap(int(f.Fd()), 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Munmap(m) })
+		return m
+	}
+	if !listed() || !listed(path) {
+		t.Error("a file that is open for writing, and not mapped, is left out")
+	}
+	mapped(unix.MAP_PRIVATE)
+	if !listed() || listed(path) {
+		t.Error("with a private mapping it is listed where it is named, or left out where it is not")
+	}
+	shared := mapped(unix.MAP_SHARED)
+	if !listed(path) {
+		t.Error("with a shared mapping beside the private one it is left out")
+	}
+	if err := unix.Munmap(shared); err != nil || listed(path) {
+		t.Error("without the shared mapping it is listed", err)
+	}
+	if _, err := procfs.ProcessObjects(os.Getpid(), path+"x"); err == nil {
+		t.Error("a name that leads nowhere is no error")
+	}
+}
+
+// An interface that a descriptor is, is told from one of the same name in another network namespace.
+func TestTaps(t *testing.T) {
+	var files []*os.File
+	for range 2 {
+		err := thread.Run(func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			files = append(files, os.NewFile(uintptr(fd), "tap"))
+			name, err := unix.NewIfreq("drums0")
+			if err != nil {
+				return err
+			}
+			name.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+			return unix.IoctlIfreq(fd, unix.TUNSETIFF, name)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, err := unix.Dup(int(files[0].Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, os.NewFile(uintptr(again), "tap"))
+	bare, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range append(files, bare) {
+		defer f.Close()
+	}
+	list, err := procfs.ProcessObjects(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	taps := 0
+	for _, o := range list {
+		if o.Kind == engine.ObjectDevice && strings.HasPrefix(o.ID, "interface drums0 in net:[") {
+			taps++
+		}
+	}
+	if taps != 2 || !slices.ContainsFunc(list, func(o engine.Object) bool { return o.Kind == engine.ObjectDevice && o.ID == "character 10:200" }) {
+		t.Errorf("%d interfaces of two: %+v", taps, list)
 	}
 }

@@ -74,7 +74,7 @@ func (a *Arm) Describe() engine.Description {
 	switch a.settings.Snapshot {
 	case MethodFile:
 		d.Differences = append(d.Differences, bench.Difference{Name: "memory-file",
-			Text: "a provisioned machine's memory is shared memory of the host's; the dump copies it to a file, which restored machines map copy-on-write and share"})
+			Text: "a provisioned machine's memory is shared memory of the host's; the dump copies it to a file, which restored machines map copy-on-write and share. QEMU before 8.2 keeps that file open for writing beside its private mapping, through which alone the guest writes: the audit of siblings leaves such a descriptor out, and the checkpoint's files are read again, against their seal, after all have acted"})
 	case MethodInPlace:
 		d.Differences = append(d.Differences, bench.Difference{Name: "in-place",
 			Text: "a reset loads the snapshot in the same QEMU process, whose counters go on; a slot in a new place (a sibling, or after a vacate) loads it in a new process"})

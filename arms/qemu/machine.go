@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -96,6 +97,9 @@ func (a *Arm) arguments(r *root, s shape, l launch) []string {
 	backend := map[string]any{"qom-type": "memory-backend-ram", "id": "ram", "size": s.Memory}
 	if l.memory != nil {
 		backend = map[string]any{"qom-type": "memory-backend-file", "id": "ram", "size": s.Memory, "mem-path": inherited(fdMemory), "share": l.shared}
+		if !l.shared && a.tool.since(8, 2) { // an older one opens it for writing, which its mapping does not need
+			backend["readonly"], backend["rom"] = true, "off"
+		}
 	}
 	args := []string{
 		"-name", "drums", "-nodefaults", "-no-user-config", "-no-reboot", "-S", "-display", "none",
@@ -113,8 +117,12 @@ func (a *Arm) arguments(r *root, s shape, l launch) []string {
 		args = append(args, "-kernel", r.boot.kernel, "-initrd", l.initrd, "-append", initrd.CommandLine)
 	}
 	node := func(name, file string, backing any, readOnly bool) {
+		below := map[string]any{"driver": "file", "node-name": name + "-file", "filename": file, "read-only": readOnly, "cache": map[string]any{"no-flush": !readOnly}}
+		if readOnly { // pinned or sealed, and compared with that: siblings have no lock of QEMU's in common
+			below["locking"] = "off"
+		}
 		args = append(args,
-			"-blockdev", object(map[string]any{"driver": "file", "node-name": name + "-file", "filename": file, "read-only": readOnly, "cache": map[string]any{"no-flush": !readOnly}}),
+			"-blockdev", object(below),
 			"-blockdev", object(map[string]any{"driver": "qcow2", "node-name": name, "file": name + "-file", "backing": backing, "read-only": readOnly, "cache": map[string]any{"no-flush": !readOnly}}))
 	}
 	// Each backing is named here: no header is asked, and the image is the very file that was compared with its pin.
@@ -169,6 +177,10 @@ func (p *place) start(ctx context.Context, t *tenancy, l launch) (err error) {
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: p.birth(t)},
 	}
 	err = thread.Run(func() error {
+		// Descriptors that we inherited ourselves must not reach a machine; Go's own never do.
+		if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+			return fmt.Errorf("close inherited descriptors: %w", err)
+		}
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare network: %w", err)
 		}

@@ -98,12 +98,21 @@ func (p *place) observe(ctx context.Context, t *tenancy, view bench.View, aspect
 		case engine.AspectCPU: // of QEMU: its guest and what it does for it
 			o.CPU = t.limits.Usage().CPU
 		case engine.AspectObjects: // of QEMU: what the guest holds of a kernel is of its own one
-			o.Objects = reading(view, fmt.Sprintf("/proc/%d/ of the machine", t.pid), func() ([]engine.Object, error) { return procfs.ProcessObjects(t.pid) })
+			o.Objects = reading(view, fmt.Sprintf("/proc/%d/ of the machine", t.pid), func() ([]engine.Object, error) { return procfs.ProcessObjects(t.pid, p.privately(t)...) })
 		case engine.AspectStorage:
 			o.Storage = reading(view, "blocks of "+diskFile, func() (int64, error) { return engine.DiskUse(t.file(diskFile)) })
 		}
 	}
 	return o
+}
+
+// privately are the files of the checkpoint that a restored machine may hold open for writing, if it
+// maps them privately alone: QEMU before 8.2 opens the memory file so, and writes nothing to it.
+func (p *place) privately(t *tenancy) []string {
+	if t.from == nil || p.arm.settings.Snapshot != MethodFile {
+		return nil
+	}
+	return []string{in(*t.from, memoryFile)}
 }
 
 // frozen is all that a held guest can be asked for, in one exchange for all who

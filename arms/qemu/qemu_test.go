@@ -303,12 +303,31 @@ func (s made) siblings(t *testing.T, cp engine.Checkpoint, place engine.Place) {
 	if used > info.Size()*9/10 {
 		t.Errorf("the memory file is not sparse: %d of %d bytes", used, info.Size())
 	}
+	drawn, held := map[string]string{}, map[string]string{}
 	for i, name := range []string{"slot-0", "slot-1", "slot-2"} {
 		var old engine.Place
 		if i == 0 {
 			old = place
 		}
 		slot := s.restore(t, cp, old, name)
+		// What the guest's kernel draws is not what its siblings' draw, whose memory is the same.
+		r, err := s.client(slot).Execute(t.Context(), []string{"cat", "/proc/sys/kernel/random/uuid"}, time.Minute)
+		if other, twice := drawn[string(r.Stdout)]; err != nil || r.Exit != 0 || twice {
+			t.Errorf("%s drew %s, as %s: %v", name, r.Stdout, other, err)
+		}
+		drawn[string(r.Stdout)] = name
+		// Nor do they share a thing of the host's that holds something.
+		objects, known := slot.Observe(t.Context(), engine.AspectObjects).Objects.Get()
+		if !known || len(objects) < 5 {
+			t.Errorf("%s: %+v", name, objects)
+		}
+		for _, o := range objects {
+			key := string(o.Kind) + " " + o.ID
+			if other, twice := held[key]; twice && (o.Kind != engine.ObjectDevice || !strings.HasPrefix(o.ID, "/dev/")) {
+				t.Errorf("%s shares with %s: %s, %s", name, other, key, o.Holder)
+			}
+			held[key] = name
+		}
 		s.ready(t, slot)
 		m, known := slot.Observe(t.Context(), engine.AspectMemory).Memory.Get()
 		t.Logf("%s: private dirty %d MiB, pss %d MiB", name, m.PrivateDirty>>20, m.Pss>>20)

@@ -217,8 +217,9 @@ func (p *place) woken(ctx context.Context, t *tenancy, loaded *ear) error {
 	return nil
 }
 
-// Resume implements engine.Stopped: the guest thaws its tree and reads that back;
-// a machine that boots itself goes on as a whole.
+// Resume implements engine.Stopped: the guest's kernel makes its random numbers anew, which
+// its siblings would draw too, and the guest thaws its tree and reads that back; a machine
+// that boots itself goes on as a whole.
 func (s *stopped) Resume(ctx context.Context) (engine.Slot, error) {
 	op := "resume " + s.name
 	if err := (&slot{s.place}).Alive(); err != nil {
@@ -230,7 +231,7 @@ func (s *stopped) Resume(ctx context.Context) (engine.Slot, error) {
 	}
 	defer t.detach()
 	t.forget()
-	thaw := func() error { return t.client().Freeze(ctx, false) }
+	thaw := func() error { return t.client().Thaw(ctx) }
 	if t.self {
 		thaw = func() error { return t.cont(ctx) }
 	}

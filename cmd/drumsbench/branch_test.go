@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	site "github.com/drumsbench/drumsbench/engine/report"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
+
+var branchArm = flag.String("branch-arm", "oci", "the arm of TestBranchManifest; qemu is emulated, and takes minutes")
 
 // Branches on an arm other than that of docs/experiments.md, with nothing of the task
 // in the first checkpoint: the trunk does the set-up, and every check between the siblings passes.
@@ -32,11 +35,11 @@ func TestBranchManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(out) })
-	said, err := exec.Command("drumsbench", "--state", realState(), "run", "--arm", "oci", "--reset", "restore", "-t", "reuse=none", "-t", "rollouts=1", "--out", out, manifest).CombinedOutput()
+	said, err := exec.Command("drumsbench", "--state", realState(), "run", "--arm", *branchArm, "-t", "accel=tcg", "--reset", "restore", "-t", "reuse=none", "-t", "rollouts=1", "--out", out, manifest).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}
-	run := filepath.Join(out, "oci-restore")
+	run := filepath.Join(out, *branchArm+"-restore")
 	nothingOwned(t, run)
 	r := readBack(t, run)
 	var lines []string

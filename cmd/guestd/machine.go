@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -309,11 +311,41 @@ func (s *server) freeze(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusConflict, errNoMachine.Error())
 		return
 	}
+	if q.Entropy != nil && (q.Frozen || len(q.Entropy) != proto.EntropySize) {
+		refuse(w, http.StatusBadRequest, fmt.Sprintf("%d bytes of entropy: a thaw takes %d", len(q.Entropy), proto.EntropySize))
+		return
+	}
+	if q.Entropy != nil {
+		if err := reseedKernel(q.Entropy); err != nil {
+			refuse(w, http.StatusInternalServerError, "make the kernel's random numbers anew: "+err.Error())
+			return
+		}
+	}
 	if err := s.machine.freeze(q.Frozen); err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
 	}
-	answer(w, http.StatusOK, proto.FreezeResponse(q))
+	answer(w, http.StatusOK, proto.FreezeResponse{Frozen: q.Frozen, Reseeded: q.Entropy != nil})
+}
+
+// reseedKernel gives the kernel's generator of random numbers entropy, and has it draw its
+// key anew at once: left alone it would do so a minute later (random(4), drivers/char/random.c).
+func reseedKernel(entropy []byte) error {
+	f, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// struct rand_pool_info: the bits that it counts for, its size, and itself.
+	pool := binary.NativeEndian.AppendUint32(nil, uint32(8*len(entropy)))
+	pool = append(binary.NativeEndian.AppendUint32(pool, uint32(len(entropy))), entropy...)
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool[0]))); e != 0 {
+		return os.NewSyscallError("ioctl RNDADDENTROPY", e)
+	}
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDRESEEDCRNG, 0); e != 0 {
+		return os.NewSyscallError("ioctl RNDRESEEDCRNG", e)
+	}
+	return nil
 }
 
 // freezeTime is how long the tree may take to stop.

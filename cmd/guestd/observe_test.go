@@ -108,4 +108,7 @@ func TestObserveOutsideAMachine(t *testing.T) {
 	if err := s.client.Freeze(t.Context(), true); !errors.Is(err, engine.ErrRefused) {
 		t.Errorf("freeze: %v", err)
 	}
+	if err := s.client.Thaw(t.Context()); !errors.Is(err, engine.ErrRefused) {
+		t.Errorf("thaw: %v", err)
+	}
 }

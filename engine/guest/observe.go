@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -178,12 +179,29 @@ func (c *Client) Freeze(ctx context.Context, frozen bool) error {
 	if !frozen {
 		op = "thaw guest"
 	}
-	var r proto.FreezeResponse
-	if err := c.machine(ctx, op, proto.PathFreeze, proto.FreezeRequest{Frozen: frozen}, &r); err != nil {
+	return c.freeze(ctx, op, proto.FreezeRequest{Frozen: frozen})
+}
+
+// Thaw lets the processes of a restored guest go on, as Freeze does, after its kernel's
+// generator of random numbers was made anew, of bytes that are drawn here.
+func (c *Client) Thaw(ctx context.Context) error {
+	q := proto.FreezeRequest{Entropy: make([]byte, proto.EntropySize)}
+	if _, err := rand.Read(q.Entropy); err != nil {
 		return err
 	}
-	if r.Frozen != frozen {
+	return c.freeze(ctx, "thaw guest", q)
+}
+
+func (c *Client) freeze(ctx context.Context, op string, q proto.FreezeRequest) error {
+	var r proto.FreezeResponse
+	if err := c.machine(ctx, op, proto.PathFreeze, q, &r); err != nil {
+		return err
+	}
+	if r.Frozen != q.Frozen {
 		return fail(op, fmt.Errorf("%w: frozen is %v", ErrProtocol, r.Frozen))
+	}
+	if r.Reseeded != (q.Entropy != nil) {
+		return fail(op, fmt.Errorf("%w: reseeded is %v", ErrProtocol, r.Reseeded))
 	}
 	return nil
 }

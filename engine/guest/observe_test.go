@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -149,5 +150,27 @@ func TestMachineErrors(t *testing.T) {
 	h = serve(t, Limits{}, say(jsonReply(200, `{"frozen": true}`)))
 	if err := h.Freeze(t.Context(), true); err != nil {
 		t.Error(err)
+	}
+	// A generator that was not made anew, or was unasked.
+	h = serve(t, Limits{}, say(jsonReply(200, `{"frozen": false}`)))
+	if err := h.Thaw(t.Context()); !errors.Is(err, ErrProtocol) {
+		t.Error(err)
+	}
+	h = serve(t, Limits{}, say(jsonReply(200, `{"frozen": true, "reseeded": true}`)))
+	if err := h.Freeze(t.Context(), true); !errors.Is(err, ErrProtocol) {
+		t.Error(err)
+	}
+	var last []byte
+	for range 2 {
+		h = serve(t, Limits{}, say(jsonReply(200, `{"frozen": false, "reseeded": true}`)))
+		if err := h.Thaw(t.Context()); err != nil {
+			t.Error(err)
+		}
+		var q proto.FreezeRequest
+		body, _ := io.ReadAll((<-h.requests).Body)
+		if err := json.Unmarshal(body, &q); err != nil || q.Frozen || len(q.Entropy) != proto.EntropySize || bytes.Equal(q.Entropy, last) {
+			t.Errorf("%s, %v", body, err)
+		}
+		last = q.Entropy
 	}
 }

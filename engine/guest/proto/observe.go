@@ -81,9 +81,18 @@ type ClockResponse struct {
 // FreezeRequest stops every process of the guest but guestd, or lets them go on.
 type FreezeRequest struct {
 	Frozen bool `json:"frozen"`
+	// Entropy is EntropySize bytes that no other slot was given, of which the kernel's generator
+	// of random numbers is made anew before anything is let go on: the memory of siblings holds the
+	// same one. Absent, the generator stays as it is.
+	Entropy []byte `json:"entropy,omitempty"`
 }
+
+// EntropySize is how much a generator is made anew of, in bytes.
+const EntropySize = 32
 
 // FreezeResponse is the state as it was read back.
 type FreezeResponse struct {
 	Frozen bool `json:"frozen"`
+	// Reseeded: the kernel took the entropy and made its generator anew.
+	Reseeded bool `json:"reseeded,omitempty"`
 }
