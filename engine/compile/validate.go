@@ -57,6 +57,12 @@ func (c *checker) validate(definition string, data []byte) error {
 	if err != nil {
 		return loadProblems("", err)
 	}
+	if len(data) > floodSize {
+		if err := (&flood{ctx: c.ctx}).drowned(def, expr); err != nil {
+			c.used = contextUses // what was built of it goes with the context
+			return err
+		}
+	}
 	value := c.ctx.BuildExpr(expr)
 	err = value.Unify(def).Validate(cue.Concrete(true), cue.Final())
 	if err == nil {
