@@ -43,11 +43,16 @@ type Workspace struct {
 	Canary string
 }
 
+// WhoseFile, in the scratch directory, says which run it is of.
+const WhoseFile = "whose.json"
+
 // Release removes the scratch directory, which everybody who made something in
 // it has emptied: what is left in it is an error. Idempotent.
 func (ws *Workspace) Release(context.Context) error {
-	if err := os.RemoveAll(ws.places()); err != nil {
-		return &Error{Op: "remove notes of places", Err: err}
+	for _, note := range []string{ws.places(), filepath.Join(ws.Work, WhoseFile)} {
+		if err := os.RemoveAll(note); err != nil {
+			return &Error{Op: "remove notes in scratch directory", Err: err}
+		}
 	}
 	if err := os.Remove(ws.Work); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return &Error{Op: "remove scratch directory", Err: err, Hint: "something was left in it; sweep takes it away"}

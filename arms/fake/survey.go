@@ -64,6 +64,9 @@ func (s survey) look() (map[string]hostThing, error) {
 		return nil, &engine.Error{Op: "look at host", Err: fmt.Errorf("%w: %w", engine.ErrUnknown, err)}
 	}
 	for _, e := range entries {
+		if e.Name() == engine.WhoseFile { // the directory's own
+			continue
+		}
 		things["file "+e.Name()] = hostThing{"in " + s.work, true}
 	}
 	return things, nil

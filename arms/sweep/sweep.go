@@ -155,7 +155,7 @@ func Sweep(ctx context.Context, o Options) (Report, error) {
 		r.Claim = s.claim.id
 	}
 	if len(s.open) > 0 {
-		if err := s.claim.in(o.State); err != nil {
+		if err := errors.Join(s.claim.in(o.State), s.claim.of(ledger)); err != nil {
 			return r, err
 		}
 		var err error
@@ -185,11 +185,12 @@ func Sweep(ctx context.Context, o Options) (Report, error) {
 // 12 hex digits; empty if it ended before it owned anything. ErrRefused if the ledger is
 // of another state directory, or none that this program writes.
 func Claim(runDir, state string) (string, error) {
-	c, err := readClaim(filepath.Join(runDir, record.LedgerFile))
+	ledger := filepath.Join(runDir, record.LedgerFile)
+	c, err := readClaim(ledger)
 	if err != nil || c.id == "" {
 		return "", err
 	}
-	return c.id, c.in(state)
+	return c.id, errors.Join(c.in(state), c.of(ledger))
 }
 
 // isRun requires that a directory is a run's.

@@ -2,12 +2,16 @@ package sweep
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -93,4 +97,45 @@ func TestSpareOfOthers(t *testing.T) {
 			t.Errorf("%s was taken: %v; it lives: %v", name, err, alive())
 		}
 	}
+}
+
+// A run's scratch directory says whose it is: a ledger that claims somebody else's, a copy of the run's own among
+// them, takes nothing away. After a reboot devices have other numbers.
+func TestScratchDirectoryOfAnother(t *testing.T) {
+	r := begin(t)
+	r.own("file", filepath.Join(r.work, "left"))
+	ws := &engine.Workspace{Run: r.dir, Work: r.work, State: r.state, ID: r.id}
+	must(t, Bind(ws))
+	thief := filepath.Join(r.state, "runs", "thief", "fake-restore")
+	must(t, os.MkdirAll(thief, 0o755))
+	for _, f := range []string{record.LedgerFile, record.EventsFile, "lock"} {
+		text, err := os.ReadFile(filepath.Join(r.dir, f))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(thief, f), text, 0o644))
+	}
+	if _, err := Sweep(t.Context(), Options{RunDir: thief, State: r.state}); !errors.Is(err, engine.ErrRefused) || !exists(filepath.Join(r.work, "left")) {
+		t.Errorf("a copy of the ledger sweeps the run: %v", err)
+	}
+	if _, err := Claim(thief, r.state); !errors.Is(err, engine.ErrRefused) {
+		t.Errorf("a copy of the ledger has the run's claim: %v", err)
+	}
+	note := filepath.Join(r.work, engine.WhoseFile)
+	text, err := os.ReadFile(note)
+	must(t, err)
+	must(t, os.WriteFile(note, []byte("{"), 0o600))
+	if _, err := Sweep(t.Context(), Options{RunDir: thief, State: r.state}); !errors.Is(err, engine.ErrUnknown) {
+		t.Errorf("what cannot be read is no hindrance: %v", err)
+	}
+	var w whose
+	must(t, json.Unmarshal(text, &w))
+	w.Boot, w.Ledger.Dev = "another", "1"
+	text, err = json.Marshal(w)
+	must(t, err)
+	must(t, os.WriteFile(note, text, 0o600))
+	r.die()
+	r.want(r.sweep(Options{}), "taken file", "taken directory")
+	r.clean()
 }

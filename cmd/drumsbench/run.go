@@ -21,6 +21,7 @@ import (
 	"github.com/drumsbench/drumsbench/arms/hostprobe"
 	"github.com/drumsbench/drumsbench/arms/image"
 	"github.com/drumsbench/drumsbench/arms/pagecache"
+	"github.com/drumsbench/drumsbench/arms/sweep"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/canonical"
 	"github.com/drumsbench/drumsbench/engine/compile"
@@ -603,7 +604,10 @@ func newWorkspace(g *globals, dir *record.Dir) (*engine.Workspace, error) {
 // workspaceOf makes the scratch directory of a claim.
 func workspaceOf(g *globals, dir *record.Dir, id string) (*engine.Workspace, error) {
 	ws := workspaceIn(g, dir, id)
-	return ws, ws.MakeWork()
+	if err := ws.MakeWork(); err != nil {
+		return ws, err
+	}
+	return ws, sweep.Bind(ws)
 }
 
 // workspaceIn is the workspace of a claim, whose scratch directory may be there or not.
