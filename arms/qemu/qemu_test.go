@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/sweep"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/checkpoint"
@@ -215,7 +216,15 @@ func TestNewer(t *testing.T) {
 			if !hasFact(cp.Handle.Facts, factVersion, tool.Version) || !hasFact(cp.Handle.Facts, factSHA256, tool.SHA256) {
 				t.Errorf("%+v", cp.Handle.Facts)
 			}
-			s.branch(t, cp, place)
+			last := s.branch(t, cp, place)
+			if method != MethodFile {
+				return
+			}
+			// It opens the memory that siblings share for reading alone.
+			objects, err := procfs.ProcessObjects(slotOf(last).now.pid)
+			if err != nil || slices.ContainsFunc(objects, func(o engine.Object) bool { return strings.HasSuffix(o.Holder, "/"+memoryFile) }) {
+				t.Errorf("%+v %v", objects, err)
+			}
 		})
 	}
 }
