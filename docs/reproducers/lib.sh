@@ -31,10 +31,10 @@ clean() {
 }
 trap clean EXIT
 
-# start PROGRAM runs a Python program in a session of its own, apart from our descriptors;
+# start PROGRAM [ARGUMENT...] runs a Python program in a session of its own, apart from our descriptors;
 # it says that it is ready by making $work/ready.
 start() {
-	setsid python3 "$1" "$work" </dev/null >"$work/out" 2>&1 10>&- 11>&- 255>&- &
+	setsid python3 "$1" "$work" "${@:2}" </dev/null >"$work/out" 2>&1 10>&- 11>&- 255>&- &
 	dumped=$!
 	local i
 	for ((i = 0; i < 200; i++)); do
