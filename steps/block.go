@@ -341,7 +341,7 @@ type begun struct {
 func (w *wiring) begun(at At, k int, slot engine.Promise[engine.Slot], planted engine.Promise[engine.Canary], gates []engine.Input) begun {
 	at.Window = ""
 	gates = append(gates, engine.After(planted))
-	return begun{at, k, slot, planted, gates, Measure(w.b, at.step("measure"), slot, gates...)}
+	return begun{at, k, slot, planted, gates, Measure(w.b, at.step("measure"), slot, bench.MeasureParams{}, gates...)}
 }
 
 // before takes a rollout to the score before its act.
@@ -404,8 +404,13 @@ func (w *wiring) rollouts(
 		w.ended(k, slot, canary)
 		return engine.After(canary)
 	}
-	rollout := func(at At, k int, take *taking, policy bench.Policy, seed int64) engine.Input {
-		return finish(begin(at, k, take), policy, seed)
+	rollout := func(at At, k int, take *taking, policy bench.Policy, seed int64, last bool) engine.Input {
+		r := begin(at, k, take)
+		if last && e.MemoryAfter != "" { // the same slot, untouched since
+			p := bench.MeasureParams{After: e.MemoryAfter}
+			return finish(r, policy, seed, engine.After(Measure(w.b, r.at.step("measure-later"), r.slot, p, engine.After(r.measured))))
+		}
+		return finish(r, policy, seed)
 	}
 	next := int64(0)
 	for _, who := range Controls {
@@ -415,7 +420,7 @@ func (w *wiring) rollouts(
 		if who == "oracle" {
 			policy = bench.Policy{Oracle: &bench.OraclePolicy{}}
 		}
-		controlled := rollout(At{ID: fmt.Sprintf("r%d/", i), Rollout: &i, Slot: slotName(0), Control: who}, 0, nil, policy, e.Seed)
+		controlled := rollout(At{ID: fmt.Sprintf("r%d/", i), Rollout: &i, Slot: slotName(0), Control: who}, 0, nil, policy, e.Seed, false)
 		for k := range w.last { // no slot begins before the task has proved itself
 			end(k, controlled)
 		}
@@ -459,7 +464,7 @@ func (w *wiring) rollouts(
 				take.after = []engine.Input{done[n-e.Slots]}
 			}
 		}
-		done = append(done, rollout(at, k, take, w.policyOf(), e.Seed+n))
+		done = append(done, rollout(at, k, take, w.policyOf(), e.Seed+n, n == e.Warmup+e.Rollouts-1))
 		end(k, done[n])
 	}
 }

@@ -25,13 +25,22 @@ const (
 
 // Measure reads what a usable slot takes of the host's memory. It is in no
 // window: reading smaps_rollup walks the slot's page tables.
-func Measure(b *engine.Builder, at At, slot engine.Promise[engine.Slot], after ...engine.Input) engine.Promise[engine.Measured] {
+func Measure(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.MeasureParams, after ...engine.Input) engine.Promise[engine.Measured] {
 	at.Window = ""
-	return engine.Add[engine.Measured](b, at.spec(KindMeasure, bench.MeasureParams{}, deadlineGate), append([]engine.Input{engine.Read(slot)}, after...)...)
+	limit := deadlineGate
+	if p.After != "" {
+		limit += duration(string(p.After))
+	}
+	return engine.Add[engine.Measured](b, at.spec(KindMeasure, p, limit), append([]engine.Input{engine.Read(slot)}, after...)...)
 }
 
-var bindMeasure = engine.Bind(KindMeasure, func(ctx context.Context, x *engine.Exec, _ bench.MeasureParams) (engine.Measured, error) {
+var bindMeasure = engine.Bind(KindMeasure, func(ctx context.Context, x *engine.Exec, p bench.MeasureParams) (engine.Measured, error) {
 	slot := engine.In[engine.Slot](x, 0)
+	if p.After != "" {
+		if err := sleep(ctx, duration(string(p.After))); err != nil {
+			return engine.Measured{}, &engine.Error{Op: "wait to measure " + slot.Name(), Err: err}
+		}
+	}
 	tellPages(ctx, x, slot)
 	// The slot is usable, and no window is open.
 	if err := x.Workspace().NotePlace(slot); err != nil {

@@ -67,6 +67,11 @@ func (a *Arm) Describe() engine.Description {
 		d.Differences = append(d.Differences, bench.Difference{Name: "pages",
 			Text: "private anonymous memory of a restored slot comes back while it runs: at first the pages that the checkpoint's first restore touched until " + string(a.settings.RecordFor) + " after it was ready, each other one when it is touched. That time is part of the run, not of the reset: the facts pages.* of the steps measure and act count it"})
 	}
+	if a.settings.Zeros == zerosLeft {
+		d.Settings["zeros"] = a.settings.Zeros
+		d.Differences = append(d.Differences, bench.Difference{Name: "zeros",
+			Text: "pages of private anonymous memory that hold nothing but zeros are taken out of CRIU's images before a checkpoint is sealed; the kernel gives zeros when one is read"})
+	}
 	if a.settings.Writes == "volatile" {
 		d.Differences = append(d.Differences, bench.Difference{Name: "volatile",
 			Text: "sync calls in a slot write nothing back (overlayfs's option volatile); a checkpoint is written back when it is sealed"})

@@ -68,6 +68,13 @@ func (s *slot) dump(ctx context.Context, p bench.DumpParams, ref engine.GuestRef
 			}
 			facts = append(facts, engine.Known(changed, "criu images, read back after the correction", engine.ViewStopped).Fact("pages.unreserved-mappings"))
 		}
+		if s.arm.settings.Zeros == zerosLeft {
+			dropped, err := criu.DropZeros(o.ImagesDir)
+			if err != nil {
+				return engine.Checkpoint{}, err
+			}
+			facts = append(facts, engine.Known(dropped, "criu images, read back after they were taken out", engine.ViewStopped).Fact("pages.zeros-left-out"))
+		}
 		return tree.Dumped{
 			Arm: Kind, Slot: s.name, Params: p, Root: s.root.Root, Tenancy: t.life(), Group: s.group, Census: c, Sharing: s.arm.settings.Sharing,
 			Facts: append(facts, attempts, networkFact(criu.OpenImages(o.ImagesDir)), plainImages(network, criu.OpenImages(o.ImagesDir))),

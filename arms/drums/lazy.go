@@ -18,6 +18,9 @@ import (
 // workingSet is the setting with which a slot's memory comes back while it runs.
 const workingSet = "workingSet"
 
+// zerosLeft is the setting with which checkpoints hold no pages of zeros.
+const zerosLeft = "left"
+
 // filler is the arm's server of pages, started when the first slot needs it.
 type filler struct {
 	mu     sync.Mutex

@@ -37,12 +37,18 @@ func clock(read func(bench.Clocks) bench.Int64) func(bench.Rollout) bench.Int64 
 }
 
 func memory(read func(bench.Memory) bench.Int64) func(bench.Rollout) bench.Int64 {
-	return func(o bench.Rollout) bench.Int64 {
-		if o.Memory == nil {
-			return ""
-		}
-		return read(*o.Memory)
+	return func(o bench.Rollout) bench.Int64 { return read(orNone(o.Memory)) }
+}
+
+func later(read func(bench.Memory) bench.Int64) func(bench.Rollout) bench.Int64 {
+	return func(o bench.Rollout) bench.Int64 { return read(orNone(o.Later)) }
+}
+
+func orNone(m *bench.Memory) bench.Memory {
+	if m == nil {
+		return bench.Memory{}
 	}
+	return *m
 }
 
 var clocks = []metric{
@@ -50,12 +56,18 @@ var clocks = []metric{
 	{"answer", "reset: first answer of the guest server", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Answer }), nil},
 	{"ready", "reset: the readiness rule holds", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Ready }), nil},
 	{"usable", "reset: usable", "ns", clock(func(c bench.Clocks) bench.Int64 { return c.Usable }), nil},
+	{"own", "reset: what of it until usable is the engine's own work", "ns", func(o bench.Rollout) bench.Int64 { return o.Own }, nil},
+	{"working-set", "pages: from the end of the mechanism until the working set was there", "ns", func(o bench.Rollout) bench.Int64 { return o.WorkingSet }, nil},
+	{"touched", "pages: spent on what was touched, from usable until somebody had acted", "ns", func(o bench.Rollout) bench.Int64 { return o.Touched }, nil},
+	{"act", "the act", "ns", func(o bench.Rollout) bench.Int64 { return o.Act }, nil},
 	{"prepared", "made ready beforehand, in no clock", "ns", func(o bench.Rollout) bench.Int64 { return o.Prepared }, nil},
 }
 
 var memories = []metric{
 	{"private-dirty", "memory of a slot: private dirty", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.PrivateDirty }), nil},
 	{"pss", "memory of a slot: proportional", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.Pss }), nil},
+	{"private-dirty-later", "memory of a slot, untouched since and later: private dirty", "bytes", later(func(m bench.Memory) bench.Int64 { return m.PrivateDirty }), nil},
+	{"pss-later", "memory of a slot, untouched since and later: proportional", "bytes", later(func(m bench.Memory) bench.Int64 { return m.Pss }), nil},
 	{"harness", "memory of what keeps a slot: private dirty", "bytes", memory(func(m bench.Memory) bench.Int64 { return m.Harness }), nil},
 }
 

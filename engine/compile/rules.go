@@ -29,6 +29,7 @@ import (
 //	experiment.reset      no mode twice
 //	experiment.bars       see bars
 //	experiment.pageCache  see pageCache
+//	experiment.memoryAfter  see memoryAfter
 //	task.branching        see branching
 //	hygiene               see hygiene
 //	experiment.sweep, .sustain, .prices   see density
@@ -91,6 +92,7 @@ func manifestRules(m bench.Manifest) Problems {
 		seen[bench.Reset(reset)] = true
 	}
 
+	r.memoryAfter(m)
 	r.pageCache(m)
 	r.density(m.Experiment)
 	r.budget(m.Experiment.Budget)

@@ -26,6 +26,17 @@ func (r *rules) pageCache(m bench.Manifest) {
 	}
 }
 
+// memoryAfter checks that there is one slot that can be left alone for that long.
+func (r *rules) memoryAfter(m bench.Manifest) {
+	if m.Experiment.MemoryAfter == "" {
+		return
+	}
+	r.duration("experiment.memoryAfter", string(m.Experiment.MemoryAfter))
+	if m.Task.Branching != nil || m.Experiment.Sustain != nil {
+		r.add("experiment.memoryAfter", "a task that branches, and a sustained window, wait for no slot", "leave one of the two out")
+	}
+}
+
 // budget has a time that parses and is above 0, a number of rollouts, or both.
 func (r *rules) budget(b *bench.Budget) {
 	switch {

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -50,7 +51,9 @@ func rollout(index int64, members []step) bench.Rollout {
 			r.Branch = m.plan.Branch
 		}
 	}
-	r.Memory, r.Prepared, r.Stored = memory(members), prepared(members), stored(members)
+	r.Memory, r.Later, r.Prepared, r.Stored = memory(members, false), memory(members, true), prepared(members), stored(members)
+	r.Own, r.Act = ownWork(members, r.Clocks), act(members)
+	r.WorkingSet, r.Touched = filled(members)
 	r.Class, r.Reason = classify(members, r.Before, r.After)
 	return r
 }
@@ -270,10 +273,16 @@ func clocks(members []step) *bench.Clocks {
 	return &c
 }
 
+// measures says whether a step reads the slot's memory once it is usable or, later, once more.
+func (s step) measures(later bool) bool {
+	var p bench.MeasureParams
+	return s.plan.Kind == "measure" && good(s) && json.Unmarshal([]byte(s.plan.Params), &p) == nil && (p.After != "") == later
+}
+
 // memory is what the measure step read; nil where it read nothing, or not all.
-func memory(members []step) *bench.Memory {
+func memory(members []step, later bool) *bench.Memory {
 	for _, s := range members {
-		if s.plan.Kind != "measure" || !good(s) {
+		if !s.measures(later) {
 			continue
 		}
 		dirty, a := s.fact("memory.private_dirty")
@@ -304,6 +313,114 @@ func stored(members []step) (n bench.Int64) {
 		}
 	}
 	return n
+}
+
+// act is how long the act took.
+func act(members []step) bench.Int64 {
+	for _, s := range members {
+		if s.plan.Kind == "act" && good(s) {
+			return s.took()
+		}
+	}
+	return ""
+}
+
+// took is the time that a step took; empty where its receipt does not say.
+func (s step) took() bench.Int64 {
+	start, a := number(s.receipt.Start)
+	end, b := number(s.receipt.End)
+	if !a || !b {
+		return ""
+	}
+	return bench.Int64(strconv.FormatInt(end-start, 10))
+}
+
+// filled are the clocks of a slot whose memory comes back while it runs: until its working set was there, and what was
+// spent on pages that were touched from usable until somebody had acted. Empty for any other slot.
+func filled(members []step) (set, touched bench.Int64) {
+	before, known := int64(0), false
+	for _, s := range members {
+		switch {
+		case s.measures(false):
+			if text, is := s.fact("pages.set-there-ns"); is {
+				set = bench.Int64(text)
+			}
+			if text, is := s.fact("pages.serve-ns"); is {
+				before, known = number(bench.Int64(text))
+			}
+		case s.plan.Kind == "act" && good(s) && known:
+			if text, is := s.fact("pages.serve-ns"); is {
+				if after, ok := number(bench.Int64(text)); ok {
+					touched = bench.Int64(strconv.FormatInt(after-before, 10))
+				}
+			}
+		}
+	}
+	return set, touched
+}
+
+// others are spans of a restore or a start that are not the engine's own work: the kernel ends the old tree, tools work, a guest boots.
+var others = map[string]bool{"kill": true, "criu": true, "delete": true, "qemu": true, "load": true, "boot": true}
+
+// ownWork is what of a reset until it was usable lies in nobody else's hands: what is left of it without others, and without
+// the steps in which the guest is waited for. Of a slot from a pool there is none: its reset is in no clock.
+func ownWork(members []step, c *bench.Clocks) bench.Int64 {
+	first := begins(members)
+	if first < 0 || c == nil || taken(members) >= 0 {
+		return ""
+	}
+	begin, a := number(members[first].receipt.Start)
+	length, b := number(c.Usable)
+	if !a || !b {
+		return ""
+	}
+	end := begin + length
+	type interval struct{ from, to int64 }
+	var list, clear []interval // what is cleared away is ours, within the end of the old tree
+	add := func(from, to int64) {
+		if from, to = max(from, begin), min(to, end); from < to {
+			list = append(list, interval{from, to})
+		}
+	}
+	for _, s := range members {
+		from, x := number(s.receipt.Start)
+		to, y := number(s.receipt.End)
+		if !x || !y {
+			continue
+		}
+		switch s.plan.Kind {
+		case "readiness", "reseed", "prepare":
+			add(from, to)
+		case "restore", "provision", "resume":
+			for _, span := range s.receipt.Spans {
+				start, known := number(span.Start)
+				stop, also := number(span.End)
+				switch {
+				case !known || !also:
+				case span.Name == "clear":
+					clear = append(clear, interval{from + start, from + stop})
+				case others[span.Name]:
+					add(from+start, from+stop)
+				}
+			}
+		}
+	}
+	slices.SortFunc(list, func(x, y interval) int { return cmp.Compare(x.from, y.from) })
+	ours, at := length, begin
+	for _, i := range list {
+		if i.to <= at {
+			continue
+		}
+		from := max(i.from, at)
+		ours -= i.to - from
+		for _, c := range clear {
+			if a, b := max(c.from, from), min(c.to, i.to); a < b {
+				ours += b - a
+			}
+		}
+		at = i.to
+	}
+	return bench.Int64(strconv.FormatInt(ours, 10))
 }
 
 func good(s step) bool { return s.ran() && !s.bad() }

@@ -10,7 +10,7 @@ type APIVersion string
 type Bar struct {
 	Name Name `json:"name"`
 
-	// A metric as drumsbench compare prints it: mechanism, answer, ready, usable, prepared, span.NAME, dump (one a run), dump.branch, private-dirty, pss, harness, stored, score. Or of many slots at once: memory-slope, stable-n, valid-per-hour, usd-per-valid-owned, -onDemand or -second, contamination (events a slot-hour); p50 is the number itself then, and n counts trials, runs of the level, windows, valid rollouts, runs watched.
+	// A metric as drumsbench compare prints it: mechanism, answer, ready, usable, prepared, span.NAME, dump (one a run), dump.branch, private-dirty, pss, private-dirty-later, pss-later, harness, own, act, working-set, touched, stored, score. Or of many slots at once: memory-slope, stable-n, valid-per-hour, usd-per-valid-owned, -onDemand or -second, contamination (events a slot-hour); p50 is the number itself then, and n counts trials, runs of the level, windows, valid rollouts, runs watched.
 	Metric string `json:"metric"`
 
 	// The side that has to reach it.
@@ -1270,6 +1270,9 @@ type DrumsSettings struct {
 	// Whether restored tasks share, copy on write, the pages of private file mappings that they shared when they were dumped. kept: the checkpoint's images are corrected before they are sealed, so that CRIU finds all of them. criu: as CRIU writes them.
 	Sharing string `json:"sharing"`
 
+	// Pages of private anonymous memory that hold nothing but zeros. written: a checkpoint has them as CRIU writes them, and a restore copies them. left: they are taken out before a checkpoint is sealed, and the kernel gives zeros when one is read, and memory when one is written.
+	Zeros string `json:"zeros"`
+
 	// When the private anonymous memory of a restored slot is filled. eager: by CRIU, before the slot runs. workingSet: those pages at first that the first restore of the checkpoint touched, each other one when it is touched; the engine serves them (userfaultfd), and a slot whose server ended is killed.
 	Pages string `json:"pages"`
 
@@ -1358,6 +1361,9 @@ type Experiment struct {
 
 	// dropped: before each restore or cold start, outside of its clocks, the slot of before is ended and the files of image and checkpoint are taken out of the host's page cache, read back by mincore(2); names and inodes stay in memory. For one slot at a time. kept, as without it: whatever is in memory stays there.
 	PageCache string `json:"pageCache,omitempty"`
+
+	// The memory of a run's last slot is read once more, so long after it became usable, before anybody acts.
+	MemoryAfter Duration `json:"memoryAfter,omitempty"`
 
 	// Several slots at once, in runs beside the ordinary ones: what one more costs, and how many hold.
 	Sweep *Sweep `json:"sweep,omitempty"`
@@ -2269,6 +2275,20 @@ type Rollout struct {
 	// Memory of the slot once it is usable, before anybody acts.
 	Memory *Memory `json:"memory,omitempty"`
 
+	// The same slot's memory once more, untouched since, experiment.memoryAfter later.
+	Later *Memory `json:"later,omitempty"`
+
+	// What of the reset, until the slot was usable, nobody but the engine did: neither the end of the old tree, nor the tool (criu, runc, qemu), nor the guest. In nanoseconds.
+	Own Int64 `json:"own,omitempty"`
+
+	// How long the act took, in nanoseconds.
+	Act Int64 `json:"act,omitempty"`
+
+	// Of a slot whose memory comes back while it runs, in nanoseconds. Working set: from the end of the mechanism until all of it was there. Touched: what its server spent on pages that were touched, from usable until somebody had acted.
+	WorkingSet Int64 `json:"workingSet,omitempty"`
+
+	Touched Int64 `json:"touched,omitempty"`
+
 	// What the slot's own layer or disk takes of the host's disk after the act, in bytes of blocks.
 	Stored Int64 `json:"stored,omitempty"`
 }
@@ -2465,6 +2485,8 @@ type CacheDrop struct {
 
 // MeasureParams: the slot's memory, read by the host.
 type MeasureParams struct {
+	// How long nobody touches the slot before it is read; absent: it is read at once.
+	After Duration `json:"after,omitempty"`
 }
 
 // BaselineParams: the host's memory with no slot.
