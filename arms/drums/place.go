@@ -31,6 +31,8 @@ type place struct {
 	mu   sync.Mutex
 	now  *tenancy
 	next int
+	// clearing waits for the folder of the tenancy before; nil where none goes away.
+	clearing func() error
 }
 
 // tenancy is one life of a slot.
@@ -95,7 +97,7 @@ func (a *Arm) takePlace(ctx context.Context, ws *engine.Workspace, r engine.Root
 			return nil, fmt.Errorf("take place: place of another arm: %T", old)
 		}
 		end := engine.StartSpan(ctx, "kill")
-		err := p.Vacate(ctx)
+		err := p.vacate(ctx, true)
 		end()
 		return p, err
 	}
@@ -131,9 +133,15 @@ func (p *place) move(r bench.Resources) (*tenancy, error) {
 }
 
 // Vacate implements engine.Place: it ends the tree and takes the tenancy away.
-func (p *place) Vacate(ctx context.Context) error {
+func (p *place) Vacate(ctx context.Context) error { return p.vacate(ctx, false) }
+
+// vacate is Vacate; beside, the folder may go while the next tenancy is made, and cleared waits for that.
+func (p *place) vacate(ctx context.Context, beside bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if err := p.wait(); err != nil {
+		return &engine.Error{Op: "vacate " + p.name, Err: err}
+	}
 	t := p.now
 	if t == nil {
 		return nil
@@ -148,10 +156,37 @@ func (p *place) Vacate(ctx context.Context) error {
 	if err := t.endPages(ctx); err != nil {
 		return err
 	}
-	if err := t.Clear(ctx, p.ws.Ledger); err != nil {
+	var err error
+	if beside {
+		p.clearing, err = t.ClearBeside(ctx, p.ws.Ledger)
+	} else {
+		err = t.Clear(ctx, p.ws.Ledger)
+	}
+	if err != nil {
 		return &engine.Error{Op: "vacate " + p.name, Err: err}
 	}
 	p.now = nil
+	return nil
+}
+
+// cleared waits until nothing of the tenancy before is there any more.
+func (p *place) cleared() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.wait(); err != nil {
+		return &engine.Error{Op: "vacate " + p.name, Err: err}
+	}
+	return nil
+}
+
+func (p *place) wait() error {
+	if p.clearing == nil {
+		return nil
+	}
+	if err := p.clearing(); err != nil {
+		return err
+	}
+	p.clearing = nil
 	return nil
 }
 

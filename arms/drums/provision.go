@@ -31,6 +31,9 @@ func (a *Arm) Provision(ctx context.Context, ws *engine.Workspace, r engine.Root
 		return nil, err
 	}
 	s, err := pl.provision(ctx, p)
+	if err == nil {
+		err = pl.cleared()
+	}
 	if err != nil {
 		return nil, pl.abandon(ctx, "provision "+pl.name, err, old == nil)
 	}

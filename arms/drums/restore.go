@@ -57,6 +57,9 @@ func (a *Arm) Restore(ctx context.Context, ws *engine.Workspace, r engine.Root, 
 		return nil, err
 	}
 	s, err := pl.restore(ctx, cp, p)
+	if err == nil {
+		err = pl.cleared()
+	}
 	if err != nil {
 		return nil, pl.abandon(ctx, "restore "+pl.name, err, old == nil)
 	}

@@ -301,6 +301,33 @@ func (t *Tenancy) End(ctx context.Context, l engine.Ledger, groups ...*cgroup.Gr
 // Clear takes limits and folder away, once the tree has ended (span "clear").
 func (t *Tenancy) Clear(ctx context.Context, l engine.Ledger) error {
 	defer engine.StartSpan(ctx, "clear")()
+	return errors.Join(t.clearLimits(ctx, l), t.clearFolder(l))
+}
+
+// ClearBeside is Clear, which returns once the limits are gone: the folder goes while the next tenancy, which has one
+// of its own, is made. What is returned waits for that, and tries again where it is called after it failed.
+func (t *Tenancy) ClearBeside(ctx context.Context, l engine.Ledger) (func() error, error) {
+	defer engine.StartSpan(ctx, "clear")()
+	if err := t.clearLimits(ctx, l); err != nil {
+		return nil, errors.Join(err, t.clearFolder(l))
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- t.clearFolder(l)
+		close(done)
+	}()
+	failed := false
+	return func() error {
+		if failed {
+			return t.clearFolder(l)
+		}
+		err := <-done
+		failed = err != nil
+		return err
+	}, nil
+}
+
+func (t *Tenancy) clearLimits(ctx context.Context, l engine.Ledger) error {
 	var errs *multierror.Error
 	if t.Limits != nil {
 		errs = multierror.Append(errs, t.Limits.Remove(ctx))
@@ -312,12 +339,14 @@ func (t *Tenancy) Clear(ctx context.Context, l engine.Ledger) error {
 		}
 		errs = multierror.Append(errs, l.Gone(k.ID))
 	}
-	if err := os.RemoveAll(t.Dir); err != nil {
-		errs = multierror.Append(errs, err)
-	} else if t.DirID >= 0 {
-		errs = multierror.Append(errs, l.Gone(t.DirID))
-	}
 	return errs.ErrorOrNil()
+}
+
+func (t *Tenancy) clearFolder(l engine.Ledger) error {
+	if err := os.RemoveAll(t.Dir); err != nil || t.DirID < 0 {
+		return err
+	}
+	return l.Gone(t.DirID)
 }
 
 // Wrapped is an error with what was being done, unless it says that already.

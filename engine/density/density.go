@@ -249,6 +249,16 @@ func (g *group) levels(d *bench.Density) (points []point, err error) {
 			}
 		}
 		add("engine", level.Engine)
+		slowest := int64(0)
+		for _, o := range p.Record.Rollouts {
+			if o.Control == "" && o.Clocks != nil && o.Clocks.Usable != "" {
+				add("usable", o.Clocks.Usable)
+				slowest = max(slowest, number(o.Clocks.Usable))
+			}
+		}
+		if slowest > 0 {
+			samples[p.Slots]["rate"] = append(samples[p.Slots]["rate"], float64(p.Slots)*1e9/float64(slowest))
+		}
 		for _, s := range level.Slots {
 			add("dirty", s.Memory.PrivateDirty)
 			add("pss", s.Memory.Pss)
@@ -261,6 +271,10 @@ func (g *group) levels(d *bench.Density) (points []point, err error) {
 		l := &d.Levels[i]
 		s := samples[l.Slots]
 		l.PrivateDirty, l.Pss, l.Harness, l.Engine, l.Cpu = median(s["dirty"]), median(s["pss"]), median(s["harness"]), median(s["engine"]), median(s["cpu"])
+		l.Usable, l.PerSecond = median(s["usable"]), median(s["rate"])
+		if p95 := stats.Summarize(s["usable"]).P95; p95 != nil {
+			l.Usable95 = p95.Value
+		}
 	}
 	return points, nil
 }

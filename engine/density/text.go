@@ -106,6 +106,21 @@ func Rows(d bench.Density) (rows []Row) {
 		if l.Cpu != nil {
 			cpu = strconv.FormatFloat(*l.Cpu/1e9, 'f', 3, 64)
 		}
+		for _, m := range []struct {
+			name, title, unit, note string
+			v                       *float64
+			scale                   float64
+		}{
+			{"usable", "time until a slot was usable", "ms", "not known", l.Usable, 1e6},
+			{"usable-p95", "time until a slot was usable, 95th percentile", "ms", "too few slots", l.Usable95, 1e6},
+			{"usable-per-second", "slots that became usable a second", "1/s", "not known", l.PerSecond, 1},
+		} {
+			value := ""
+			if m.v != nil {
+				value = strconv.FormatFloat(*m.v/m.scale, 'f', 2, 64)
+			}
+			rows = append(rows, Row{Name: m.name + suffix, Title: m.title + title, Unit: m.unit, Value: value, N: n, Of: what, Note: none(m.v, m.note)})
+		}
 		rows = append(rows, Row{Name: "cpu" + suffix, Title: "processor time of a slot" + title + ", until it was at rest", Unit: "s", Value: cpu, N: n, Of: what, Note: none(l.Cpu, "not known in every run")})
 	}
 	return rows

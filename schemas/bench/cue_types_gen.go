@@ -2742,6 +2742,14 @@ type DensityLevel struct {
 
 	// Median of the processors' time that a slot had used, in nanoseconds.
 	Cpu *float64 `json:"cpu,omitempty"`
+
+	// Time until a slot was usable, of all slots and trials, whose resets begin together: median and, where there are enough, 95th percentile, in nanoseconds.
+	Usable *float64 `json:"usable,omitempty"`
+
+	Usable95 *float64 `json:"usable95,omitempty"`
+
+	// Slots that became usable a second: their number over the time of the slowest, median over trials.
+	PerSecond *float64 `json:"perSecond,omitempty"`
 }
 
 // DensityRun is a trial of a level.
