@@ -11,11 +11,20 @@ import (
 // Dump ends the slot's tree and seals a checkpoint; the place stays for the first reset.
 func Dump(b *engine.Builder, at At, slot engine.Promise[engine.Slot], p bench.DumpParams, gates ...engine.Input) engine.Promise[engine.Pair[engine.Checkpoint, engine.Place]] {
 	in := append([]engine.Input{engine.Move(slot)}, gates...)
-	return engine.Add[engine.Pair[engine.Checkpoint, engine.Place]](b, at.spec(KindDump, p, deadlineDump), in...)
+	limit := deadlineDump
+	if p.Policy.Settle != "" {
+		limit += duration(string(p.Policy.Settle))
+	}
+	return engine.Add[engine.Pair[engine.Checkpoint, engine.Place]](b, at.spec(KindDump, p, limit), in...)
 }
 
 var bindDump = engine.Bind(KindDump, func(ctx context.Context, x *engine.Exec, p bench.DumpParams) (out engine.Pair[engine.Checkpoint, engine.Place], err error) {
 	slot := engine.In[engine.Slot](x, 0)
+	if p.Policy.Settle != "" {
+		if err := sleep(ctx, duration(string(p.Policy.Settle))); err != nil {
+			return out, &engine.Error{Op: "let " + slot.Name() + " settle", Err: err}
+		}
+	}
 	client := dial(slot, p.Port)
 	ref := engine.GuestReference{}
 	probe, err := client.Probe(ctx)

@@ -4,8 +4,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,14 +13,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/drumsbench/drumsbench/arms/criu"
-	"github.com/drumsbench/drumsbench/arms/image"
-	"github.com/drumsbench/drumsbench/arms/oci"
-	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/checkpoint"
 	"github.com/drumsbench/drumsbench/engine/record"
 	"github.com/drumsbench/drumsbench/engine/stats"
-	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
 // BenchmarkReset times a reset through the engine (kill, layer, criu, lock
@@ -30,58 +23,21 @@ import (
 // loop that does the same with the same tools and nothing else, in turn, for each
 // arm, and the arms against each other. scripts/bench-reset prepares and calls it.
 func BenchmarkReset(b *testing.B) {
-	const rounds, each = 4, 8
-	state := realState()
-	manifest := filepath.Join(state, "manifests", "manifests", "locks")
-	if _, err := os.Stat(manifest); err != nil {
-		b.Fatalf("%v: run scripts/bench-reset, which prepares the image", err)
-	}
-	tool, err := criu.Locate(context.Background(), state)
-	if err != nil {
-		b.Fatal(err)
-	}
-	kdat, err := tool.Kdat(filepath.Join(state, "cache", "criu"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	runc, err := oci.Locate(context.Background(), state)
-	if err != nil {
-		b.Fatal(err)
-	}
-	loops := []struct {
-		arm string
-		// loop is the script and its first arguments.
-		loop []string
-	}{
-		{"drums", []string{"testdata/bench/bare-reset", tool.Path, kdat.File}},
-		{"oci", []string{"testdata/bench/bare-runc", runc.Path, tool.Path, kdat.File}},
-	}
 	for b.Loop() {
-		ours, bare := map[string][]float64{}, map[string][]float64{}
-		for range rounds {
-			for _, l := range loops {
-				runs := filepath.Join(b.TempDir(), "runs")
-				cmd := exec.Command(filepath.Join(state, "bin", "drumsbench"), "run", "--arm", l.arm, "--reset", "restore", "-t", "rollouts="+strconv.Itoa(each+1), "--out", runs, manifest)
-				if out, err := cmd.CombinedOutput(); err != nil {
-					b.Fatalf("%v\n%s", err, out)
-				}
-				run := filepath.Join(runs, l.arm+"-restore")
-				ours[l.arm] = append(ours[l.arm], resets(b, run)...)
-				bare[l.arm] = append(bare[l.arm], bareResets(b, l.loop, state, run, each)...)
-			}
+		p := benchPeers(b, 4, 8, false)
+		for _, arm := range []string{"drums", "oci"} {
+			ours, bare := p.resets(arm), p.resets(arm+"-bare")
+			b.ReportMetric(median(ours), arm+"-engine-ms/reset")
+			b.ReportMetric(median(bare), arm+"-bare-ms/reset")
+			b.ReportMetric(judgeRatio(b, arm, "engine", "bare", ours, bare, overBare), arm+"-ratio")
 		}
-		for _, l := range loops {
-			b.ReportMetric(median(ours[l.arm]), l.arm+"-engine-ms/reset")
-			b.ReportMetric(median(bare[l.arm]), l.arm+"-bare-ms/reset")
-			b.ReportMetric(judgeRatio(b, l.arm, "engine", "bare", ours[l.arm], bare[l.arm], overBare), l.arm+"-ratio")
-		}
-		b.ReportMetric(judgeRatio(b, "arms", "drums", "oci", ours["drums"], ours["oci"], overRunc), "drums/oci")
+		b.ReportMetric(judgeRatio(b, "arms", "drums", "oci", p.resets("drums"), p.resets("oci"), overRunc), "drums/oci")
 		b.ReportMetric(0, "ns/op")
 	}
 }
 
 // What a reset may cost: through the engine over the bare loop, and on drums over oci.
-const overBare, overRunc = 1.15, 0.8
+const overBare, overRunc = 1.05, 0.8
 
 // judgeRatio prints the ratio of two medians with its interval, and fails where the
 // ratio is above a bound and the interval does not reach down to it: the host was
@@ -132,52 +88,24 @@ func bareResets(b *testing.B, loop []string, state, run string, n int) (ms []flo
 	if err != nil {
 		b.Fatal(err)
 	}
-	var m bench.Manifest
-	data, err := os.ReadFile(filepath.Join(run, record.ManifestFile))
-	if err == nil {
-		err = json.Unmarshal(data, &m)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
 	dir := b.TempDir()
-	ledger, err := record.CreateLedger(filepath.Join(dir, "ledger.jsonl"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer ledger.Close()
-	ws := &engine.Workspace{Run: dir, Work: filepath.Join(dir, "work"), State: state, ID: "drumsbarebench", Ledger: ledger}
-	if err := ws.MakeWork(); err != nil {
-		b.Fatal(err)
-	}
-	mounted, err := image.Attach(context.Background(), ws, image.AttachOptions{
-		Path: filepath.Join(state, "images", m.Image.File), Image: m.Image, Method: image.MethodRaw, CacheDir: image.CacheDir(state),
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() {
-		if err := mounted.Release(context.Background()); err != nil {
-			b.Error(err)
-		}
-	}()
 	copyUp := filepath.Join(dir, "copyup")
 	if err := os.WriteFile(copyUp, []byte(strings.Join(cp.Handle.CopyUp, "\n")+"\n"), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	var stderr bytes.Buffer
-	cmd := exec.Command(loop[0], append(loop[1:len(loop):len(loop)], cp.Dir, mounted.Dir(), filepath.Join(dir, "slot"), copyUp, strconv.Itoa(n))...)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		b.Fatalf("%v\n%s", err, stderr.String())
-	}
-	for _, line := range strings.Fields(string(out)) {
-		ns, err := strconv.ParseInt(line, 10, 64)
+	err = withImage(b, state, dir, readManifest(b, run), func(root string) error {
+		var stderr bytes.Buffer
+		cmd := exec.Command(loop[0], append(loop[1:len(loop):len(loop)], cp.Dir, root, filepath.Join(dir, "slot"), copyUp, strconv.Itoa(n))...)
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
 		if err != nil {
-			b.Fatal(err)
+			return fmt.Errorf("%w\n%s", err, stderr.String())
 		}
-		ms = append(ms, float64(ns)/1e6)
+		ms = nanoseconds(b, out)
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
 	}
 	return ms
 }

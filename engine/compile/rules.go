@@ -93,6 +93,7 @@ func manifestRules(m bench.Manifest) Problems {
 	}
 
 	r.memoryAfter(m)
+	r.settle(m)
 	r.pageCache(m)
 	r.density(m.Experiment)
 	r.budget(m.Experiment.Budget)

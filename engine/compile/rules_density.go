@@ -26,6 +26,13 @@ func (r *rules) pageCache(m bench.Manifest) {
 	}
 }
 
+// settle of a checkpoint parses and is above 0.
+func (r *rules) settle(m bench.Manifest) {
+	if c := m.Checkpoint; c != nil && c.Settle != "" {
+		r.duration("checkpoint.settle", string(c.Settle))
+	}
+}
+
 // memoryAfter checks that there is one slot that can be left alone for that long.
 func (r *rules) memoryAfter(m bench.Manifest) {
 	if m.Experiment.MemoryAfter == "" {

@@ -681,6 +681,59 @@ type NetworkPart struct {
 	Bytes int64 `json:"bytes"`
 }
 
+// Peers is what scripts/bench-peers measured, in one run and in turn: resets of one tree through the engine and by what
+// others do by hand. It is a measurement of tools beside each other, and no record of a run.
+type Peers struct {
+	ApiVersion APIVersion `json:"apiVersion"`
+
+	Time Time `json:"time"`
+
+	Engine EngineVersion `json:"engine"`
+
+	// The host as a run's record has it.
+	Host []Fact `json:"host"`
+
+	Sides []PeerSide `json:"sides"`
+
+	// What a copy of memory gives and what a first touch of a page costs here: limits that no restore is below.
+	Memcpy float64 `json:"memcpy"`
+
+	Fault float64 `json:"fault"`
+
+	// Who was not measured, and why.
+	Absent []PeerAbsent `json:"absent"`
+}
+
+// EngineVersion says which program ran.
+type EngineVersion struct {
+	Version string `json:"version"`
+
+	Sha256 SHA256 `json:"sha256"`
+
+	Go string `json:"go"`
+
+	Schema APIVersion `json:"schema"`
+}
+
+// PeerSide is one way to reset.
+type PeerSide struct {
+	Name Name `json:"name"`
+
+	Title string `json:"title"`
+
+	// The processor was emulated: its times stand beside no other's.
+	Emulated bool `json:"emulated"`
+
+	// Each reset, in milliseconds.
+	Resets []float64 `json:"resets"`
+}
+
+type PeerAbsent struct {
+	Name Name `json:"name"`
+
+	Why string `json:"why"`
+}
+
 // Profile says where the time of a run's resets went: the parts of the time from the start of a reset until the slot is usable, over the rollouts that are measured and valid.
 type Profile struct {
 	Run string `json:"run"`
@@ -832,7 +885,13 @@ type CheckpointPolicy struct {
 
 	// Largest unlinked file that is carried in the images.
 	GhostLimit string `json:"ghostLimit"`
+
+	// How long a slot that is ready runs untouched before it is dumped. What its programs do late in their start is in the checkpoint then, and not done anew in each restored slot. In no clock.
+	Settle Duration `json:"settle,omitempty"`
 }
+
+// A duration as Go writes it: "250ms", "30s", "2m".
+type Duration string
 
 type ReadinessParams struct {
 	Port int64 `json:"port"`
@@ -1099,9 +1158,6 @@ type Isolation struct {
 	// Time between two looks.
 	Period string `json:"period"`
 }
-
-// A duration as Go writes it: "250ms", "30s", "2m".
-type Duration string
 
 // Policy names who acts in a rollout: exactly one of oracle, none and host.
 type Policy struct {
@@ -1530,17 +1586,6 @@ type RegisteredMethod struct {
 	Statistics string `json:"statistics"`
 
 	Judging string `json:"judging"`
-}
-
-// EngineVersion says which program ran.
-type EngineVersion struct {
-	Version string `json:"version"`
-
-	Sha256 SHA256 `json:"sha256"`
-
-	Go string `json:"go"`
-
-	Schema APIVersion `json:"schema"`
 }
 
 type RestoreParams struct {
