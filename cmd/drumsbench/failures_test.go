@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/fake"
+	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/soaktest"
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record"
@@ -162,56 +164,99 @@ func TestBadSlots(t *testing.T) {
 		t.Errorf("out of memory: %s", got.Reason)
 	}
 
+	// during does something to a run once it has come to a step.
+	during := func(name, step string, rollouts int, do func(dir string)) (dir, said string, err error) {
+		t.Helper()
+		out := filepath.Join(state, "runs", name)
+		program, err := exec.LookPath("drumsbench-crash")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		cmd := exec.Command(program, "run", "-t", fmt.Sprint("rollouts=", rollouts), "--arm", "drums", "--out", out, manifest)
+		cmd.Env = append(os.Environ(), "DRUMSBENCH_STATE="+state)
+		cmd.Stdout, cmd.Stderr = &text, &text
+		cmd.WaitDelay = time.Second
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if cmd.ProcessState == nil { // the test gave up: it takes away what it made
+				cmd.Process.Signal(unix.SIGTERM)
+				cmd.Wait()
+			}
+		}()
+		for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+			events, _ := os.ReadFile(filepath.Join(r.dir(out), record.EventsFile))
+			if strings.Contains(string(events), `"step":"`+step+`"`) {
+				break
+			}
+			if time.Since(begun) > 3*time.Minute {
+				t.Fatalf("it did not come to its rollouts: %s", text.String())
+			}
+		}
+		do(r.dir(out))
+		err = cmd.Wait()
+		return r.dir(out), text.String(), err
+	}
+
+	// The server of pages is killed while somebody acts: the slot has pages that nobody brings any more.
+	const act = `oracle: [{exec: ["/bin/sh", "-c", "for i in $(seq 2000); do test -d /root/Desktop/todo || exit 1; sleep 0.01; done; mv /root/Desktop/todo /root/Desktop/done"]}]`
+	slow := strings.Replace(strings.Replace(renameTiny, oracle, act, 1), "drums: {}", `drums: pages: "workingSet"`, 1)
+	if !strings.Contains(slow, act) || !strings.Contains(slow, "workingSet") || os.WriteFile(path, []byte(slow), 0o644) != nil {
+		t.Fatal("the manifest cannot be changed")
+	}
+	dir, said, err := during("pages", "r1/evaluate-before", 1, func(dir string) {
+		open, _, err := record.ReadLedger(filepath.Join(dir, record.LedgerFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		killed := 0
+		for _, o := range open {
+			if o.Kind == "process" && o.Claim.Note == "server of pages" && o.Identity != nil {
+				if err := procfs.Kill(t.Context(), *o.Identity); err != nil {
+					t.Fatal(err)
+				}
+				killed++
+			}
+		}
+		if killed != 1 {
+			t.Fatalf("%d servers of pages are in %+v", killed, open)
+		}
+	})
+	noNumber(t, "the server of pages was killed", state, dir, said, err, "")
+	got = numbers("the server of pages was killed", dir)
+	if c := got.Rollouts[1].Class; c != record.Invalid && c != record.EnvFailure {
+		t.Errorf("a rollout whose server of pages was killed is %s: %s", c, got.Rollouts[1].Reason)
+	}
+	if !strings.Contains(got.Rollouts[1].Reason, "r1/act") {
+		t.Errorf("the server of pages was killed: %s", got.Rollouts[1].Reason)
+	}
+	t.Logf("the server of pages was killed: %s: %s; %s", got.Verdict, got.Reason, got.Rollouts[1].Reason)
+
 	if err := os.WriteFile(path, []byte(renameTiny), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out = filepath.Join(state, "runs", "vanished")
-	program, err := exec.LookPath("drumsbench-crash")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var text strings.Builder
-	cmd := exec.Command(program, "run", "-t", "rollouts=12", "--arm", "drums", "--out", out, manifest)
-	cmd.Env = append(os.Environ(), "DRUMSBENCH_STATE="+state)
-	cmd.Stdout, cmd.Stderr = &text, &text
-	cmd.WaitDelay = time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if cmd.ProcessState == nil { // the test gave up: it takes away what it made
-			cmd.Process.Signal(unix.SIGTERM)
-			cmd.Wait()
+	dir, said, err = during("vanished", "r3/restore", 12, func(string) {
+		loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	for begun := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		events, _ := os.ReadFile(filepath.Join(r.dir(out), record.EventsFile))
-		if strings.Contains(string(events), `"step":"r3/restore"`) {
-			break
-		}
-		if time.Since(begun) > 3*time.Minute {
-			t.Fatalf("it did not come to its rollouts: %s", text.String())
-		}
-	}
-	loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cut := 0
-	for _, l := range loops {
-		backing, err := os.ReadFile(l)
-		if file := strings.TrimSpace(string(backing)); err == nil && strings.HasPrefix(file, state+"/") {
-			if err := os.Truncate(file, 1<<20); err != nil {
-				t.Fatal(err)
+		cut := 0
+		for _, l := range loops {
+			backing, err := os.ReadFile(l)
+			if file := strings.TrimSpace(string(backing)); err == nil && strings.HasPrefix(file, state+"/") {
+				if err := os.Truncate(file, 1<<20); err != nil {
+					t.Fatal(err)
+				}
+				cut++
 			}
-			cut++
 		}
-	}
-	if cut != 1 {
-		t.Fatalf("%d loop devices stand on files below %s", cut, state)
-	}
-	err = cmd.Wait()
-	noNumber(t, "the disk behind the loop device vanished", state, r.dir(out), text.String(), err, "")
-	got = numbers("the disk behind the loop device vanished", r.dir(out))
+		if cut != 1 {
+			t.Fatalf("%d loop devices stand on files below %s", cut, state)
+		}
+	})
+	noNumber(t, "the disk behind the loop device vanished", state, dir, said, err, "")
+	got = numbers("the disk behind the loop device vanished", dir)
 	t.Logf("the disk behind the loop device vanished: %s: %s", got.Verdict, got.Reason)
 }
