@@ -69,4 +69,18 @@ func TestEscapes(t *testing.T) {
 	if err := s.root.Verify(ctx); err != nil {
 		t.Error(err)
 	}
+	// Who breaks out of the machine is in QEMU: in a network namespace of its own, below a filter of system calls.
+	pids, err := s.slot.(*slot).group.Pids()
+	if err != nil || len(pids) != 1 {
+		t.Fatalf("processes of the machine: %v, %v", pids, err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pids[0]))
+	if err != nil || !strings.Contains(string(status), "\nSeccomp:\t2\n") {
+		t.Errorf("QEMU has no filter: %v\n%s", err, status)
+	}
+	own, err := os.Readlink("/proc/self/ns/net")
+	theirs, terr := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pids[0]))
+	if err != nil || terr != nil || own == theirs {
+		t.Errorf("QEMU is in network namespace %s, we in %s: %v %v", theirs, own, err, terr)
+	}
 }

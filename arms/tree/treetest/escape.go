@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +47,13 @@ func (h Harness) Escapes(t *testing.T) {
 		t.Fatal(err)
 	}
 	place = dumped
+	// What a guest's root left in its layer, set-user-id programs too, nobody but root gets to.
+	for _, layer := range cp.Handle.Layers {
+		above, err := os.Stat(filepath.Join(cp.Dir, filepath.Dir(layer)))
+		if err != nil || filepath.Dir(layer) == "." || above.Mode().Perm() != 0o700 {
+			t.Errorf("layer %s of the checkpoint: %v, %v", layer, above, err)
+		}
+	}
 	// On v2 runc has criu freeze the slot's group, so that it stays outside.
 	if s.Arm.Describe().Kind != "oci" || cgroups.Mode() != cgroups.Unified {
 		criu().limited(t, "dump", true)
