@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/drumsbench/drumsbench/arms/procfs"
 	"github.com/drumsbench/drumsbench/arms/sweep"
 	"github.com/drumsbench/drumsbench/engine"
@@ -312,6 +314,12 @@ func (s made) siblings(t *testing.T, cp engine.Checkpoint, place engine.Place) {
 	if used > info.Size()*9/10 {
 		t.Errorf("the memory file is not sparse: %d of %d bytes", used, info.Size())
 	}
+	var pipe [2]int // as whoever started the engine may have left it one
+	if err := unix.Pipe2(pipe[:], 0); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe[0])
+	defer unix.Close(pipe[1])
 	drawn, held := map[string]string{}, map[string]string{}
 	for i, name := range []string{"slot-0", "slot-1", "slot-2"} {
 		var old engine.Place
