@@ -99,7 +99,7 @@ var kinds = map[Kind]kind{
 	},
 	KindGhostRace: {
 		regexp.MustCompile(`Can't link .*\.ghost -> `), nil,
-		"two tasks raced for one unlinked file (CRIU): restore again on an empty upper layer, on one CPU",
+		"two tasks raced for one unlinked file (CRIU): a checkpoint of this version of drumsbench has names that are free; make it again",
 	},
 	KindPidTaken: {
 		regexp.MustCompile(`Can't fork for \d+: File exists|Pid \d+ do not match expected`), nil,

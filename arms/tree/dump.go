@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -163,6 +164,10 @@ func (d Dumped) Seal(ctx context.Context, dir string) (engine.Checkpoint, error)
 	if copyUp, err = inLayer(filepath.Join(dir, LayerDir), copyUp); err != nil {
 		return engine.Checkpoint{}, err
 	}
+	ghosts, err := nameGhosts(dir)
+	if err != nil {
+		return engine.Checkpoint{}, err
+	}
 	for i := range copyUp {
 		copyUp[i] = pathtext.Quote(copyUp[i])
 	}
@@ -170,7 +175,7 @@ func (d Dumped) Seal(ctx context.Context, dir string) (engine.Checkpoint, error)
 		ApiVersion: engine.APIVersion, Arm: d.Arm, Created: bench.Time(time.Now().UTC().Format(time.RFC3339Nano)),
 		Workload: d.Params.Workload, Image: d.Root.SHA256,
 		Layers: []string{LayerDir}, CopyUp: NonNil(copyUp), Locks: wanted,
-		Reference: c.Reference, Facts: slices.Concat(d.Facts, []bench.Fact{c.Server}, sharing, dumpFacts(dir)),
+		Reference: c.Reference, Facts: slices.Concat(d.Facts, []bench.Fact{c.Server, ghosts}, sharing, dumpFacts(dir)),
 	})
 }
 
@@ -193,6 +198,34 @@ func inLayer(layer string, paths []string) (in []string, err error) {
 		}
 	}
 	return in, nil
+}
+
+// ghostsNamed counts the unlinked files whose names in the images were corrected.
+const ghostsNamed = "unlinked.corrected-names"
+
+// nameGhosts corrects the names of unlinked files in a checkpoint's images. Who took one after it was unlinked is in
+// the layer; a whiteout there takes none.
+func nameGhosts(dir string) (bench.Fact, error) {
+	layer, err := os.OpenRoot(filepath.Join(dir, LayerDir))
+	if err != nil {
+		return bench.Fact{}, err
+	}
+	defer layer.Close()
+	n, err := criu.NameGhosts(filepath.Join(dir, ImagesDir), func(path string) (bool, error) {
+		info, err := layer.Lstat(strings.TrimPrefix(path, "/"))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		st, ok := info.Sys().(*syscall.Stat_t)
+		return !ok || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != 0, nil
+	})
+	if err != nil {
+		return bench.Fact{}, err
+	}
+	return engine.Known(n, "criu images, read back after the correction", engine.ViewStopped).Fact(ghostsNamed), nil
 }
 
 // layer makes the checkpoint's layer of the slot's upper one. Of a slot that was

@@ -230,6 +230,8 @@ func do(what string) error {
 		return err
 	case "shared":
 		return share("/data/shared")
+	case "replaced":
+		return replaced("/data/replaced", 8)
 	case "lock":
 		fd, err := open("/data/plain", unix.O_RDWR)
 		if err != nil {
@@ -419,6 +421,38 @@ func share(name string) error {
 		return err
 	}
 	return os.WriteFile("/sharing", fmt.Appendf(nil, "%d %x", pid, uintptr(unsafe.Pointer(&m[0]))), 0o644)
+}
+
+// replaced has so many children map a file whose name another one then takes.
+func replaced(name string, children int) error {
+	if err := os.WriteFile(name, make([]byte, 4096), 0o644); err != nil {
+		return err
+	}
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	m, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	keep = append(keep, m)
+	if err := unix.Close(fd); err != nil {
+		return err
+	}
+	for range children {
+		pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno != 0 {
+			return errno
+		}
+		for pid == 0 {
+			syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+		}
+	}
+	if err := os.WriteFile(name+".new", []byte("the new one"), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(name+".new", name)
 }
 
 func child(role string) error {
