@@ -155,6 +155,35 @@ threading.Thread(target=time.sleep,args=(100,)).start()"`)
 	}
 }
 
+// Threads that end all the time are at the root of v1's hierarchies for a moment each: they have not left.
+func TestThreadsThatEndHaveNotLeft(t *testing.T) {
+	ws, _ := workspace(t)
+	o := owner(t, ws)
+	l := limits(t, ws, o, small)
+	g, err := o.Group("slot-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready := filepath.Join(t.TempDir(), "ready")
+	cmd := start(t, g, `exec python3 -c "
+import os,sys,threading,time
+while not os.path.exists('`+ready+`'): time.sleep(.01)
+while True:
+    t = threading.Thread(target=os.getpid); t.start(); t.join()"`)
+	pid := cmd.Process.Pid
+	if err := l.Add(pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(ready, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2000 {
+		if have, ok := l.Read([]int{pid}).Get(); !ok || len(have.Outside) != 0 {
+			t.Fatalf("look %d: %+v, %t", i, have, ok)
+		}
+	}
+}
+
 func TestBoundsAreEnforced(t *testing.T) {
 	ws, _ := workspace(t)
 	o := owner(t, ws)

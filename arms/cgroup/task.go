@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -20,30 +21,48 @@ func (l *Limits) task(pid int) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	inside := true
 	for _, t := range tids {
 		in, err := l.holds(fmt.Sprintf("/proc/%d/task/%s/cgroup", pid, t.Name()))
+		if err == nil && !in {
+			in, err = exiting(pid, t.Name())
+		}
 		if gone(err) {
 			continue
 		}
-		if err != nil {
+		if err != nil || !in {
 			return false, err
 		}
-		inside = inside && in
 	}
-	if inside {
-		return true, nil
+	// Of a task that has gone meanwhile no thread was read.
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
+		return false, err
 	}
-	// v1 shows a task that is exiting at the root of each hierarchy (proc_cgroup_show).
-	p, err := procfs.NewProc(pid)
+	return true, nil
+}
+
+// pfExiting is the kernel's mark of a task that ends (PF_EXITING in include/linux/sched.h), which no program can set by itself.
+const pfExiting = 4
+
+// exiting says whether a thread ends: v1 shows one at the root of each hierarchy then (proc_cgroup_show), before it is
+// a zombie and while the other threads of its process go on.
+func exiting(pid int, tid string) (bool, error) {
+	id, err := strconv.Atoi(tid)
 	if err != nil {
 		return false, err
 	}
-	st, err := p.Stat()
+	threads, err := procfs.NewFS(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
 		return false, err
 	}
-	return st.State == "Z" || st.State == "X", nil
+	t, err := threads.Proc(id)
+	if err != nil {
+		return false, err
+	}
+	st, err := t.Stat()
+	if err != nil {
+		return false, err
+	}
+	return st.Flags&pfExiting != 0, nil
 }
 
 // holds says whether a /proc cgroup file names our groups, or groups below
