@@ -28,14 +28,19 @@ import (
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
-var peersOut = flag.String("peers-out", "", "file that BenchmarkPeers writes its measurements to")
+var (
+	peersOut    = flag.String("peers-out", "", "file that BenchmarkPeers writes its measurements to")
+	peersRounds = flag.Int("peers-rounds", 3, "how often each peer has its turn")
+	peersEach   = flag.Int("peers-each", 8, "resets of each peer in a turn; an emulated one has a quarter of them")
+	peersQEMU   = flag.Bool("peers-qemu", true, "whether QEMU, which is emulated where there is no KVM, has a turn")
+)
 
 // BenchmarkPeers times resets of one tree, that of manifests/locks, by everybody who can: through the engine on each
 // arm, by bare loops of criu and runc, by podman where it is installed, and by QEMU in place, which is emulated here. All
 // in turn, so that a host that drifts meets them alike. scripts/bench-peers prepares and calls it.
 func BenchmarkPeers(b *testing.B) {
 	for b.Loop() {
-		p := benchPeers(b, 3, 8, true)
+		p := benchPeers(b, *peersRounds, *peersEach, true)
 		for _, s := range p.Sides {
 			b.Logf("%-12s median %.1f ms of %d", s.Name, median(slices.Clone(s.Resets)), len(s.Resets))
 		}
@@ -132,11 +137,17 @@ func benchPeers(b *testing.B, rounds, each int, all bool) *peers {
 				p.add("podman", "podman container restore ("+podman+")", false, ms)
 			}
 		}
+		if !*peersQEMU {
+			continue
+		}
 		p.add("qemu", "QEMU, snapshot loaded in place, through the qemu arm", true, resets(b, run("qemu", max(each/4, 2), "accel=tcg", "snapshot=inplace")))
 	}
 	if all {
 		if podmanErr != nil {
 			p.Absent = append(p.Absent, bench.PeerAbsent{Name: "podman", Why: podmanErr.Error()})
+		}
+		if !*peersQEMU {
+			p.Absent = append(p.Absent, bench.PeerAbsent{Name: "qemu", Why: "it was not asked for"})
 		}
 		p.Memcpy, p.Fault = limits(b)
 	}
