@@ -143,7 +143,7 @@ func (s Made) attempts(t *testing.T, when string, client *guest.Client, settings
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := client.Execute(t.Context(), []string{"/usr/bin/python3", "-I", "/root/intruder.py", string(args)}, time.Minute)
+	r, err := client.Execute(t.Context(), []string{"/usr/bin/python3", "-I", "/root/intruder.py", string(args)}, 3*time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
