@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/drumsbench/drumsbench/engine"
+	"github.com/drumsbench/drumsbench/engine/stats"
 )
 
 // BenchmarkReset times a reset through the arm (verify, kill, cgroups, ledger,
@@ -62,7 +64,11 @@ func BenchmarkReset(b *testing.B) {
 		b.ReportMetric(c, "bare-ms/reset")
 		b.ReportMetric(a/c, "ratio")
 		b.ReportMetric(0, "ns/op")
-		b.Logf("engine %.1f ms, with the census %.1f ms, bare %.1f ms, ratio of medians %.2f, n=%d and %d", a, g, c, a/c, len(ours), len(bare))
+		interval := "too few for an interval"
+		if e := stats.Ratio(bare, ours); e.Interval != nil {
+			interval = fmt.Sprintf("%.2f to %.2f at %.0f%%", e.Interval.Low, e.Interval.High, e.Interval.Confidence*100)
+		}
+		b.Logf("engine %.1f ms, with the census %.1f ms, bare %.1f ms, ratio of medians %.2f (%s), n=%d and %d", a, g, c, a/c, interval, len(ours), len(bare))
 	}
 }
 
