@@ -42,8 +42,12 @@ func Bind(ws *engine.Workspace) error {
 	if err == nil {
 		text, err = json.Marshal(w)
 	}
+	path := filepath.Join(ws.Work, engine.WhoseFile)
+	if err == nil { // whole or not at all: half of it would keep everybody from sweeping
+		err = os.WriteFile(path+".new", text, 0o600)
+	}
 	if err == nil {
-		err = os.WriteFile(filepath.Join(ws.Work, engine.WhoseFile), text, 0o600)
+		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
 		return &engine.Error{Op: op, Err: err}
