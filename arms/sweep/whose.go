@@ -50,7 +50,7 @@ func Bind(ws *engine.Workspace) error {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
-		return &engine.Error{Op: op, Err: err}
+		return &engine.Error{Op: op, Err: errors.Join(err, os.RemoveAll(path+".new"))}
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func Bind(ws *engine.Workspace) error {
 func (c claim) of(ledger string) error {
 	const op = "sweep run"
 	text, err := os.ReadFile(filepath.Join(c.work, engine.WhoseFile))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(text) == 0 { // empty: the host lost its power before it was on the disk
 		return nil
 	}
 	var w whose

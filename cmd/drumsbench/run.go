@@ -607,7 +607,10 @@ func workspaceOf(g *globals, dir *record.Dir, id string) (*engine.Workspace, err
 	if err := ws.MakeWork(); err != nil {
 		return ws, err
 	}
-	return ws, sweep.Bind(ws)
+	if err := sweep.Bind(ws); err != nil {
+		return ws, errors.Join(err, ws.Release(context.Background()))
+	}
+	return ws, nil
 }
 
 // workspaceIn is the workspace of a claim, whose scratch directory may be there or not.
