@@ -112,9 +112,11 @@ func benchPeers(b *testing.B, rounds, each int, all bool) *peers {
 			b.Fatalf("%v\n%s", err, out)
 		}
 		dir := filepath.Join(runs, arm+"-restore")
-		if p.Host == nil {
-			r := peerRecord(b, dir)
+		switch r := peerRecord(b, dir); {
+		case p.Host == nil:
 			p.Host, p.Engine = r.Facts, r.Engine
+		case arm == "oci" && !slices.ContainsFunc(p.Host, runcFact):
+			p.Host = append(p.Host, slices.DeleteFunc(r.Facts, func(f bench.Fact) bool { return !runcFact(f) })...)
 		}
 		return dir
 	}
@@ -153,6 +155,8 @@ func benchPeers(b *testing.B, rounds, each int, all bool) *peers {
 	}
 	return p
 }
+
+func runcFact(f bench.Fact) bool { return strings.HasPrefix(f.Name, "runc.") }
 
 func peerRecord(b *testing.B, run string) (r bench.Record) {
 	data, err := os.ReadFile(filepath.Join(run, record.RecordFile))
