@@ -19,21 +19,25 @@ import (
 func (ws *Workspace) places() string { return filepath.Join(ws.Work, "places") }
 
 // NotePlace writes down where a usable slot is, in place of what was noted of it before.
-// Of one that would end with this process, or that cannot be taken over, nothing stays
-// noted. Nothing is synced: after a reboot there is no slot.
+// Of one that would end with this process, that cannot be taken over, or that does not
+// know where it is, nothing stays noted. Nothing is synced: after a reboot there is no slot.
 func (ws *Workspace) NotePlace(p Place) error {
 	path := filepath.Join(ws.places(), p.Name()+".json")
 	err := func() error {
+		var h bench.PlaceHandle
 		lasting, ok := p.(Lasting)
-		if f, fleets := p.(Fleeting); !ok || fleets && f.Fleeting() {
+		if f, fleets := p.(Fleeting); ok && !(fleets && f.Fleeting()) {
+			var err error
+			h, err = lasting.Handle()
+			ok = err == nil // who does not know where he is cannot be found there
+		} else {
+			ok = false
+		}
+		if !ok {
 			if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			return nil
-		}
-		h, err := lasting.Handle()
-		if err != nil {
-			return err
 		}
 		text, err := json.Marshal(h)
 		if err != nil {
