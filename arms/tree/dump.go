@@ -203,29 +203,31 @@ func inLayer(layer string, paths []string) (in []string, err error) {
 // ghostsNamed counts the unlinked files whose names in the images were corrected.
 const ghostsNamed = "unlinked.corrected-names"
 
-// nameGhosts corrects the names of unlinked files in a checkpoint's images. Who took one after it was unlinked is in
-// the layer; a whiteout there takes none.
+// nameGhosts corrects the names of unlinked files in a checkpoint's images: who took one after it was unlinked is in the layer.
 func nameGhosts(dir string) (bench.Fact, error) {
 	layer, err := os.OpenRoot(filepath.Join(dir, LayerDir))
 	if err != nil {
 		return bench.Fact{}, err
 	}
 	defer layer.Close()
-	n, err := criu.NameGhosts(filepath.Join(dir, ImagesDir), func(path string) (bool, error) {
-		info, err := layer.Lstat(strings.TrimPrefix(path, "/"))
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		return !ok || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != 0, nil
-	})
+	n, err := criu.NameGhosts(filepath.Join(dir, ImagesDir), func(path string) (bool, error) { return holds(layer, path) })
 	if err != nil {
 		return bench.Fact{}, err
 	}
 	return engine.Known(n, "criu images, read back after the correction", engine.ViewStopped).Fact(ghostsNamed), nil
+}
+
+// holds says whether a layer has something at a path; a whiteout is nothing.
+func holds(layer *os.Root, path string) (bool, error) {
+	info, err := layer.Lstat(strings.TrimPrefix(path, "/"))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return !ok || st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != 0, nil
 }
 
 // layer makes the checkpoint's layer of the slot's upper one. Of a slot that was

@@ -5,7 +5,35 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
+
+// A name is taken by what a layer has there, and not by a whiteout.
+func TestHolds(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, device := range map[string]uint64{"whiteout": 0, "null": unix.Mkdev(1, 3)} {
+		if err := unix.Mknod(filepath.Join(dir, name), unix.S_IFCHR|0o600, int(device)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	layer, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer layer.Close()
+	for path, want := range map[string]bool{"/file": true, "/null": true, "/whiteout": false, "/absent": false, "/file/below": false} {
+		if got, err := holds(layer, path); err != nil || got != want {
+			t.Errorf("%s: %t, %v", path, got, err)
+		}
+	}
+	if _, err := holds(layer, "/../outside"); err == nil {
+		t.Error("a path leads outside")
+	}
+}
 
 // Of files that must be copied up a restore copies those of the checkpoint's layer; the image's own stay the image's.
 func TestInLayer(t *testing.T) {
