@@ -120,3 +120,44 @@ func TestRoundTrip(t *testing.T) {
 		})
 	}
 }
+
+// A window that goes on loading between an input and what takes it back: the round trip is done again from the
+// screen that came to rest. Where what was to be taken back stays, it is not, whatever else moved.
+func TestRoundTripOfAScreenThatGoesOn(t *testing.T) {
+	loaded := image.Rect(100, 30, 250, 130)
+	desk, done := lively(t, nothing), lively(t, filled(loaded, color.Black))
+	menu := filled(menuRect, color.White)
+	menuLoaded := lively(t, func(x, y int) color.Color {
+		if c := menu(x, y); c != nil {
+			return c
+		}
+		return filled(loaded, color.Black)(x, y)
+	})
+	rule := bench.Readiness{Screen: true, Deadline: "4s", Windows: []bench.Window{{Class: "XTerm"}}, Input: roundTrip()}
+	rule.Input.Elsewhere = 0.5
+	for _, c := range []struct {
+		name           string
+		answers, later map[string][]byte
+		want, rounds   string
+	}{
+		{"loads after the input", map[string][]byte{"press": lively(t, menu), "release": done}, map[string][]byte{"press": menuLoaded}, "", "2"},
+		{"loads before the input", map[string][]byte{"press": menuLoaded, "release": done}, nil, "", "2"},
+		{"loads, and the menu stays", map[string][]byte{"press": lively(t, menu), "release": menuLoaded}, map[string][]byte{"press": done}, "the screen is not as it was before the input", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, receipt, _ := (&scripted{moments: []moment{{termFacts(), desk}}, answers: c.answers, later: c.later, called: map[string]int{}}).await(t, rule)
+			have, rounds := "", ""
+			if receipt.Error != nil {
+				have = receipt.Error.Text
+			}
+			for _, f := range receipt.Facts {
+				if f.Name == "input-rounds" {
+					rounds = f.Value
+				}
+			}
+			if (have == "") != (c.want == "") || !strings.Contains(have, c.want) || rounds != c.rounds {
+				t.Errorf("%q in %q rounds, want %q in %q", have, rounds, c.want, c.rounds)
+			}
+		})
+	}
+}

@@ -43,7 +43,10 @@ type scripted struct {
 	taken   []time.Time
 	// answers are the pictures that programs of these names leave on the screen; "fail" has every program fail.
 	answers map[string][]byte
-	shown   *[]byte // by the last of them
+	// later are those of the second time that one is called and of each after it.
+	later  map[string][]byte
+	called map[string]int
+	shown  *[]byte // by the last of them
 	// patient: instead of a deadline, stop ends the run once there were so many pictures: what is refused then stays so.
 	patient bool
 	stop    context.CancelFunc
@@ -101,7 +104,11 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			say(http.StatusBadRequest, proto.ErrorResponse{Error: "no command"})
 			return
 		}
-		if picture, ok := s.answers[q.Command[0]]; ok {
+		picture, ok := s.answers[q.Command[0]]
+		if again, changed := s.later[q.Command[0]]; changed && s.called[q.Command[0]] > 0 {
+			picture = again
+		}
+		if s.called[q.Command[0]]++; ok {
 			s.shown = &picture
 		}
 		if _, ok := s.answers["fail"]; ok {
@@ -134,14 +141,14 @@ func (r receipts) Append(v bench.Receipt) error { r[v.Step] = v; return nil }
 func await(t *testing.T, rule bench.Readiness, moments ...moment) (*scripted, bench.Receipt, evidence) {
 	t.Helper()
 	rule.Deadline = "600ms"
-	return (&scripted{moments: moments}).await(t, rule)
+	return (&scripted{moments: moments, called: map[string]int{}}).await(t, rule)
 }
 
 // awaitAnswer is await without a deadline and with a guest that some programs change the screen of.
 func awaitAnswer(t *testing.T, rule bench.Readiness, answers map[string][]byte, moments ...moment) (*scripted, bench.Receipt, evidence) {
 	t.Helper()
 	rule.Deadline = "5m"
-	return (&scripted{moments: moments, answers: answers, patient: true}).await(t, rule)
+	return (&scripted{moments: moments, answers: answers, called: map[string]int{}, patient: true}).await(t, rule)
 }
 
 func (s *scripted) await(t *testing.T, rule bench.Readiness) (*scripted, bench.Receipt, evidence) {
