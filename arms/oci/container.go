@@ -242,16 +242,33 @@ func (c Container) making(ctx context.Context, keep []string, f func(context.Con
 // That it returns nil is no proof that the tree has ended. The images are whole
 // then, which Dumped finds out.
 //
-// On v1 runc and the criu that it starts are born under the container's limits. On v2
-// they are not: runc has criu freeze the container's group, and with it any criu that
-// is inside.
-func (c Container) Checkpoint(ctx context.Context, evidence engine.EvidenceStore, images, work string, locks bool) error {
-	err := c.stage([]string{images, work}, func() error {
+// runc and the criu that it starts work under the container's limits, and their work
+// counts there. On v2 runc has criu freeze the container's group, and with it a criu
+// that is inside: there the tree is in a part of the limits' of its own meanwhile, and
+// criu is told to freeze that one.
+func (c Container) Checkpoint(ctx context.Context, evidence engine.EvidenceStore, images, work string, locks bool) (err error) {
+	born := c.Helpers.FD()
+	if c.Limits.Unified() {
+		parted, perr := c.Limits.Part(ctx)
+		if perr != nil {
+			return perr
+		}
+		defer func() {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), tree.UndoTime)
+			defer cancel()
+			err = errors.Join(err, parted.Join(undo))
+		}()
+		if err := c.tell("freeze-cgroup " + parted.Tree()); err != nil {
+			return err
+		}
+		born = parted.ToolsFD()
+	}
+	err = c.stage([]string{images, work}, func() error {
 		leave, err := c.Limits.JoinThread()
 		if err != nil {
 			return err
 		}
-		ctx, done := call{groupFD: c.Helpers.FD(), env: c.env(), started: leave}.with(ctx)
+		ctx, done := call{groupFD: born, env: c.env(), started: leave}.with(ctx)
 		defer done()
 		err = over(ctx, "checkpoint container", c.runc().Checkpoint(ctx, c.ID, &gorunc.CheckpointOpts{ImagePath: images, WorkDir: work, FileLocks: locks}))
 		return errors.Join(err, leave())
@@ -265,6 +282,16 @@ func (c Container) Checkpoint(ctx context.Context, evidence engine.EvidenceStore
 	return errors.Join(explained(ctx, evidence, filepath.Join(work, "dump.log"), err), c.Helpers.Kill(undo))
 }
 
+// tell adds a line to criu's settings for the next operation.
+func (c Container) tell(line string) error {
+	f, err := os.OpenFile(c.criuConf(), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(line + "\n")
+	return errors.Join(err, f.Close())
+}
+
 // Dumped requires that images are whole, and that they keep settings of the
 // container's own control group only: whatever they keep a restore may write to
 // the host.
@@ -276,10 +303,10 @@ func (c Container) Dumped(images string) error {
 	return harmless(img, c.own())
 }
 
-// own is the container's control group, below those that it is not to touch.
+// own is the control group that the container's tree is in when it is dumped, below those that it is not to touch.
 func (c Container) own() string {
 	if c.Limits.Unified() {
-		return c.Limits.Name()
+		return c.Limits.Name() + "/" + cgroup.TreePart
 	}
 	return c.Limits.Name() + "/" + cgroup.Leaf
 }

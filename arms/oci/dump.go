@@ -141,16 +141,21 @@ func (s *slot) dumpOnce(ctx context.Context, dir, images, work string, ref engin
 	if err := s.container(t).Configure(text); err != nil {
 		return c, err
 	}
+	end = engine.StartSpan(ctx, "criu")
+	err = s.container(t).Checkpoint(ctx, s.ws.Evidence, images, work, s.arm.settings.Locks != "refuse")
+	end()
+	if err != nil {
+		return c, err
+	}
 	// The checkpoint keeps what runc and criu read, sealed with it.
-	if err := os.WriteFile(filepath.Join(dir, settingsFile), []byte(text), 0o600); err != nil {
-		return c, err
+	told, err := os.ReadFile(s.container(t).criuConf())
+	if err != nil {
+		return c, lost(err)
 	}
-	c.settings = bench.Fact{Name: criuConfig + ".sha256", Known: true, Value: fmt.Sprintf("%x", sha256.Sum256([]byte(text))), Source: settingsFile + " of the checkpoint", View: engine.ViewHost}
-
-	defer engine.StartSpan(ctx, "criu")()
-	if err := s.container(t).Checkpoint(ctx, s.ws.Evidence, images, work, s.arm.settings.Locks != "refuse"); err != nil {
-		return c, err
+	if err := os.WriteFile(filepath.Join(dir, settingsFile), told, 0o600); err != nil {
+		return c, lost(err)
 	}
+	c.settings = bench.Fact{Name: criuConfig + ".sha256", Known: true, Value: fmt.Sprintf("%x", sha256.Sum256(told)), Source: settingsFile + " of the checkpoint", View: engine.ViewHost}
 	// The return code is no proof. The tree's first process ends when criu lets go of it.
 	if err := s.gone(ctx, t); err != nil {
 		return c, err

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containerd/cgroups/v3"
 	"github.com/docker/go-units"
 	"golang.org/x/sys/unix"
 
@@ -54,10 +53,7 @@ func (h Harness) Escapes(t *testing.T) {
 			t.Errorf("layer %s of the checkpoint: %v, %v", layer, above, err)
 		}
 	}
-	// On v2 runc has criu freeze the slot's group, so that it stays outside.
-	if s.Arm.Describe().Kind != "oci" || cgroups.Mode() != cgroups.Unified {
-		criu().limited(t, "dump", true)
-	}
+	criu().limited(t, "dump", true)
 	criu = s.watchCRIU()
 	stopped, err := s.Arm.Restore(ctx, s.ws, s.root, cp, place, bench.RestoreParams{
 		Slot: "slot-0", Resources: s.m.Resources, Policy: *s.m.Checkpoint, Exclude: []string{}})
