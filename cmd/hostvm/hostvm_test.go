@@ -112,6 +112,7 @@ func TestHostVM(t *testing.T) {
 	sub("scope", host.scopes)
 	sub("slots", host.slots)
 	sub("systemd", host.systemd)
+	sub("limits", host.limits)
 	sub("records", host.records)
 	sub("upgrade", host.upgrade)
 	sub("oom", host.oom)
@@ -229,6 +230,26 @@ func (h host) slots() {
 		sed -i 's/^package rename/package slow/; s/deadline: "30s"/deadline: "10m"/' $slow/slow.cue && grep -q 10m $slow/slow.cue &&
 		drumsbench slot provision --arm drums --name screen -t policy=none $slow && drumsbench slot dump screen &&
 		drumsbench slot restore screen && drumsbench slot exec screen -- /bin/sh -c 'cat /run/desktop.ready' && drumsbench slot release screen`, "vacant", "todo")
+	h.must(0, "clean")
+}
+
+// criu works under the slot's limits where cgroup v2 bounds them, at a dump from its first step on.
+func (h host) limits() {
+	for _, how := range []string{"drums", "oci", "oci -t cgroups=systemd"} {
+		h.must(0, fmt.Sprintf(`groups() { while :; do for p in /proc/[0-9]*; do
+			read -r name <$p/comm && [ "$name" = criu ] && tr '\0' ' ' <$p/cmdline | grep -q swrk && cat $p/cgroup; done; done 2>/dev/null; }
+		watched() { # COMMAND...: which groups each criu was seen in meanwhile
+			groups >/tmp/seen & local watcher=$! rc=0
+			"$@" >&2 || rc=$?
+			kill $watcher; wait $watcher; sort -u /tmp/seen; [ -s /tmp/seen ] || rc=9; return $rc; }
+		bound='/drums-[0-9a-f]{12}-where-[0-9]+([.]scope)?(/tools)?$'
+		drumsbench slot provision --arm %s --name where $manifests/light || exit 1
+		watched drumsbench slot dump where || exit 2
+		! grep -Ev "$bound" /tmp/seen || exit 3
+		watched drumsbench slot restore where || exit 4
+		grep -E "$bound" /tmp/seen || exit 5
+		drumsbench slot release where`, how))
+	}
 	h.must(0, "clean")
 }
 
