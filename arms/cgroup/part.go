@@ -24,8 +24,7 @@ const (
 // controller, so that the kernel counts both where the bounds are.
 type Parted struct {
 	limits, tree string
-	tools        *os.File
-	node         *node
+	tools        *node
 }
 
 // Part moves the processes of unified limits into a group of their own, beside one
@@ -33,7 +32,7 @@ type Parted struct {
 // was ended meanwhile is taken on.
 func (l *Limits) Part(ctx context.Context) (_ *Parted, err error) {
 	home := l.nodes[0]
-	p := &Parted{limits: home.path, tree: filepath.Join(home.path, TreePart), node: &node{path: filepath.Join(home.path, toolsPart)}}
+	p := &Parted{limits: home.path, tree: filepath.Join(home.path, TreePart), tools: &node{path: filepath.Join(home.path, toolsPart)}}
 	defer func() {
 		if err != nil {
 			err = &engine.Error{Op: "part limits", Err: errors.Join(err, p.Join(context.WithoutCancel(ctx)))}
@@ -43,16 +42,13 @@ func (l *Limits) Part(ctx context.Context) (_ *Parted, err error) {
 		return nil, err
 	}
 	// Whatever is born into a group that was ever killed dies at once (Group.Kill).
-	if err := RemoveTree(p.node.path); err != nil {
+	if err := RemoveTree(p.tools.path); err != nil {
 		return nil, err
 	}
-	if err := home.mkdir(p.node.path, 0o755); err != nil {
+	if err := home.mkdir(p.tools.path, 0o755); err != nil {
 		return nil, err
 	}
-	if p.node.dev, p.node.ino, err = identify(p.node.path); err != nil {
-		return nil, err
-	}
-	if p.tools, err = os.Open(p.node.path); err != nil {
+	if p.tools.dev, p.tools.ino, err = identify(p.tools.path); err != nil {
 		return nil, err
 	}
 	return p, movePids(p.limits, p.tree)
@@ -61,21 +57,18 @@ func (l *Limits) Part(ctx context.Context) (_ *Parted, err error) {
 // Tree is the path of the group that holds the limits' processes.
 func (p *Parted) Tree() string { return p.tree }
 
-// ToolsFD is the group that tools are born in.
-func (p *Parted) ToolsFD() int { return int(p.tools.Fd()) }
+// Tools is the path of the group for tools.
+func (p *Parted) Tools() string { return p.tools.path }
 
 // Join ends what is left of the tools, moves the processes back and takes both
 // groups away. Limits that have gone meanwhile have nothing to join.
 func (p *Parted) Join(ctx context.Context) error {
 	const op = "join limits"
 	var errs []error
-	if p.tools != nil {
-		errs = append(errs, p.tools.Close())
-	}
-	if _, err := kill(ctx, p.node); err != nil {
+	if _, err := kill(ctx, p.tools); err != nil {
 		errs = append(errs, err)
 	}
-	for _, dir := range []string{p.node.path, p.tree} {
+	for _, dir := range []string{p.tools.path, p.tree} {
 		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

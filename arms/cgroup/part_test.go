@@ -36,8 +36,7 @@ func TestParted(t *testing.T) {
 		if pids, err := directPids(p.Tree()); err != nil || !slices.Equal(pids, []int{inside}) {
 			t.Errorf("the tree's part holds %v, %v", pids, err)
 		}
-		tool := exec.Command("/bin/sh", "-c", "echo 1 >"+p.Tree()+"/cgroup.freeze && exec sleep 1000")
-		tool.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: p.ToolsFD()}
+		tool := exec.Command("/bin/sh", "-c", "echo $$ >"+p.Tools()+"/cgroup.procs && echo 1 >"+p.Tree()+"/cgroup.freeze && exec sleep 1000")
 		if err := tool.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -83,7 +83,7 @@ func (a *Arm) Describe() engine.Description {
 			{Name: "kernel", Text: "the slot shares the host's kernel; the image's own kernel does not run"},
 			{Name: "init", Text: "guestd is the slot's first process; the image's own init does not run, and what guestd itself prints is lost: runc's stdio is /dev/null"},
 			tree.Confined(),
-			{Name: "criu-in-limits", Text: "criu works inside the slot's limits group, and its work counts against them: runc puts it there at a restore, and at a dump runc itself is started there. On a host with cgroup v2 only, where runc has criu freeze that group, the tree is in a group of its own below it while it is dumped, which is frozen instead, and runc and criu are in another"},
+			{Name: "criu-in-limits", Text: "criu works inside the slot's limits group, and its work counts against them: runc puts it there at a restore, and at a dump runc itself is started there. On a host with cgroup v2 only, where runc has criu freeze that group, the tree is in a group of its own below it while it is dumped, which is frozen instead, and criu is in another"},
 			{Name: "stop-and-continue", Text: "the tree is stopped with SIGSTOP before it is dumped and while it is judged after a restore, and continued with SIGCONT: a parent gets SIGCHLD for the stop and the continuation of a child, and an interrupted system call may return EINTR once"},
 			{Name: "network-lock", Text: "no firewall rule holds back packets during a dump: the slot's network is its loopback interface"},
 			{Name: "counters", Text: "cgroup counters (cpu time, peak memory) start again with each restore"},

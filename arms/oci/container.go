@@ -113,12 +113,12 @@ func (c Container) runc() *gorunc.Runc {
 }
 
 // env is the whole environment of runc, and with it of the criu that it starts,
-// which it finds by PATH. In the home folder there are no settings that criu could read.
-func (c Container) env() []string {
+// which it finds by PATH in dir. In the home folder there are no settings that criu could read.
+func (c Container) env(dir string) []string {
 	env := criu.Env()
 	for i, e := range env {
 		if rest, ok := strings.CutPrefix(e, "PATH="); ok {
-			env[i] = "PATH=" + filepath.Dir(c.CRIU.Path) + ":" + rest
+			env[i] = "PATH=" + dir + ":" + rest
 		}
 	}
 	return append(env, "HOME="+c.home())
@@ -201,7 +201,7 @@ func (c Container) making(ctx context.Context, keep []string, f func(context.Con
 		return 0, err
 	}
 	err = c.stage(keep, func() error {
-		ctx, done := call{groupFD: c.birth(), env: c.env()}.with(ctx)
+		ctx, done := call{groupFD: c.birth(), env: c.env(filepath.Dir(c.CRIU.Path))}.with(ctx)
 		defer done()
 		return f(ctx, io)
 	})
@@ -242,12 +242,13 @@ func (c Container) making(ctx context.Context, keep []string, f func(context.Con
 // That it returns nil is no proof that the tree has ended. The images are whole
 // then, which Dumped finds out.
 //
-// runc and the criu that it starts work under the container's limits, and their work
-// counts there. On v2 runc has criu freeze the container's group, and with it a criu
-// that is inside: there the tree is in a part of the limits' of its own meanwhile, and
-// criu is told to freeze that one.
+// criu works under the container's limits, and its work counts there: on v1 runc is
+// born in them, and what it starts with it. On v2 runc has criu freeze the container's
+// group, and with it a criu that is inside, and may have systemd end everything that is
+// left in it: there the tree is in a part of the limits of its own meanwhile, criu is
+// told to freeze that one, and enters another.
 func (c Container) Checkpoint(ctx context.Context, evidence engine.EvidenceStore, images, work string, locks bool) (err error) {
-	born := c.Helpers.FD()
+	env := c.env(filepath.Dir(c.CRIU.Path))
 	if c.Limits.Unified() {
 		parted, perr := c.Limits.Part(ctx)
 		if perr != nil {
@@ -261,14 +262,18 @@ func (c Container) Checkpoint(ctx context.Context, evidence engine.EvidenceStore
 		if err := c.tell("freeze-cgroup " + parted.Tree()); err != nil {
 			return err
 		}
-		born = parted.ToolsFD()
+		dir, err := c.entering(parted.Tools())
+		if err != nil {
+			return err
+		}
+		env = c.env(dir)
 	}
 	err = c.stage([]string{images, work}, func() error {
 		leave, err := c.Limits.JoinThread()
 		if err != nil {
 			return err
 		}
-		ctx, done := call{groupFD: born, env: c.env(), started: leave}.with(ctx)
+		ctx, done := call{groupFD: c.Helpers.FD(), env: env, started: leave}.with(ctx)
 		defer done()
 		err = over(ctx, "checkpoint container", c.runc().Checkpoint(ctx, c.ID, &gorunc.CheckpointOpts{ImagePath: images, WorkDir: work, FileLocks: locks}))
 		return errors.Join(err, leave())
@@ -290,6 +295,17 @@ func (c Container) tell(line string) error {
 	}
 	_, err = f.WriteString(line + "\n")
 	return errors.Join(err, f.Close())
+}
+
+// entering makes a criu that enters a control group of v2 before its first step, and returns its folder.
+func (c Container) entering(group string) (dir string, err error) {
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+	dir = filepath.Join(c.Dir, "entering")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	script := "#!/bin/sh\necho $$ >" + quote(filepath.Join(group, "cgroup.procs")) + " && exec " + quote(c.CRIU.Path) + ` "$@"` + "\n"
+	return dir, os.WriteFile(filepath.Join(dir, "criu"), []byte(script), 0o700)
 }
 
 // Dumped requires that images are whole, and that they keep settings of the
@@ -335,7 +351,7 @@ func (c Container) Delete(ctx context.Context) error {
 		if err := hideCgroups(c.above()...); err != nil {
 			return err
 		}
-		ctx, done := call{groupFD: c.Helpers.FD(), env: c.env()}.with(ctx)
+		ctx, done := call{groupFD: c.Helpers.FD(), env: c.env(filepath.Dir(c.CRIU.Path))}.with(ctx)
 		defer done()
 		return c.runc().Delete(ctx, c.ID, nil)
 	})

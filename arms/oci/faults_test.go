@@ -326,7 +326,7 @@ func TestStrays(t *testing.T) {
 	must(t, err)
 	defer null.Close()
 	cmd := exec.Command(w.arm.runcTool.Path, "--root", c.runcRoot(), "exec", "-d", "--pid-file", pidFile, c.ID, "/bin/busybox", "sleep", "600")
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.env(), null, null, null
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.env(filepath.Dir(c.CRIU.Path)), null, null, null
 	must(t, cmd.Run())
 	_, _, err = w.dump(s)
 	refused(t, err, "")
