@@ -242,7 +242,7 @@ func (h host) limits() {
 			groups >/tmp/seen & local watcher=$! rc=0
 			"$@" >&2 || rc=$?
 			kill $watcher; wait $watcher; sort -u /tmp/seen; [ -s /tmp/seen ] || rc=9; return $rc; }
-		bound='/drums-[0-9a-f]{12}-where-[0-9]+([.]scope)?(/tools)?$'
+		bound='/drums-[0-9a-f]{12}-slot-0-[0-9]+([.]scope)?(/tools)?$'
 		drumsbench slot provision --arm %s --name where $manifests/light || exit 1
 		watched drumsbench slot dump where || exit 2
 		! grep -Ev "$bound" /tmp/seen || exit 3
