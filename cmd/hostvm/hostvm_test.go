@@ -237,7 +237,7 @@ func (h host) slots() {
 func (h host) limits() {
 	for _, how := range []string{"drums", "oci", "oci -t cgroups=systemd"} {
 		h.must(0, fmt.Sprintf(`groups() { while :; do for p in /proc/[0-9]*; do
-			read -r name <$p/comm && [ "$name" = criu ] && grep -qa swrk $p/cmdline && cat $p/cgroup; done; done 2>/dev/null; }
+			read -r name <$p/comm && [ "$name" = criu ] && grep -qaE '^criu: (dump|restore)' $p/cmdline && cat $p/cgroup; done; done 2>/dev/null; }
 		watched() { # COMMAND...: which groups each criu was seen in meanwhile
 			groups >/tmp/seen & local watcher=$! rc=0
 			"$@" >&2 || rc=$?
