@@ -192,7 +192,7 @@ func parseMappings(r io.Reader) ([]mapping, error) {
 	for s.Scan() {
 		// address perms offset dev inode, then the path up to the line's end
 		fields := strings.Fields(s.Text())
-		if len(fields) < 6 || fields[4] == "0" {
+		if len(fields) < 6 || fields[4] == "0" && fields[3] == "00:00" { // the first System V segment is inode 0 of a device
 			continue
 		}
 		_, path, _ := strings.Cut(s.Text(), " "+fields[4]+" ")

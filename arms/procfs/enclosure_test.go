@@ -76,6 +76,7 @@ func busy(s *slottest.Slot) {
 	a.Call("open", "/run/fifo")
 	a.Call("eventfd")
 	a.Call("memfd")
+	a.Call("segment")
 	a.Call("pty")
 	a.Call("pidfd")
 	a.Call("nested")

@@ -101,7 +101,14 @@ func TestMain(m *testing.M) {
 			return keep([]any{r, w}, err)
 		},
 		"eventfd": func(a ...string) (string, error) { return number(unix.Eventfd(0, 0)) },
-		"memfd":   func(a ...string) (string, error) { return number(unix.MemfdCreate("drums", 0)) },
+		"segment": func(a ...string) (string, error) {
+			id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o600)
+			if err == nil {
+				_, err = unix.SysvShmAttach(id, 0, 0)
+			}
+			return number(id, err)
+		},
+		"memfd": func(a ...string) (string, error) { return number(unix.MemfdCreate("drums", 0)) },
 		"pty": func(a ...string) (string, error) {
 			fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY, 0)
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -281,10 +282,49 @@ func (l *objects) mappings(t Task) error {
 		case err != nil:
 			return err
 		}
-		l.file(st, true, fmt.Sprintf("%s mapping %s", t.subject(), m.path))
+		holder := fmt.Sprintf("%s mapping %s", t.subject(), m.path)
+		if id, err := segment(t.Pid, m, st); err != nil {
+			return err
+		} else if id != "" {
+			l.add(engine.ObjectFile, id, holder)
+			continue
+		}
+		l.file(st, true, holder)
 	}
 	return nil
 }
+
+// segment is what a segment of System V memory is the same by; empty for another mapping. Its file lies on a mount of
+// the kernel's own, which all memory without a name shares, and has the segment's number for an inode, which each IPC
+// namespace counts from 0 (newseg in ipc/shm.c).
+func segment(pid int, m mapping, st Stat) (string, error) {
+	if !strings.HasPrefix(m.path, "/SYSV") {
+		return "", nil
+	}
+	kernels, err := memoryMount()
+	if err != nil || st.Dev != kernels {
+		return "", err
+	}
+	ns, err := NamespaceOf(pid, "ipc")
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("System V segment %d of ipc:[%d]", st.Ino, ns.Ino), nil
+}
+
+// memoryMount is the device number of the kernel's own tmpfs: a memfd is a file of it.
+var memoryMount = sync.OnceValues(func() (uint64, error) {
+	fd, err := unix.MemfdCreate("drums", unix.MFD_CLOEXEC)
+	if err != nil {
+		return 0, fmt.Errorf("make memfd: %w", err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, fmt.Errorf("stat memfd: %w", err)
+	}
+	return st.Dev, nil
+})
 
 // ReadObjects is Objects as a reading.
 func ReadObjects(initPid int, view bench.View) engine.Reading[[]engine.Object] {
