@@ -142,13 +142,16 @@ func becomeReady(ctx context.Context, x *engine.Exec, p bench.ReadinessParams) (
 				return engine.Ready{}, err
 			}
 		}
+		// The screen first: its rule takes pictures of two moments, and what a probe asks, with a program of its own, is
+		// asked once it holds.
+		if err == nil {
+			err = look.at(ctx, x, c, probe)
+		}
 		for i := 0; err == nil && i < len(p.Readiness.Probes); i++ {
 			err = probeCommand(ctx, c, p.Readiness.Probes[i])
 		}
 		if err == nil {
-			err = look.at(ctx, x, c, probe)
-		}
-		if err == nil {
+			x.Fact(look.facts...)
 			x.Fact(bench.Fact{Name: "readiness-polls", Known: true, Value: fmt.Sprint(polls), Source: "engine"})
 			if f, ok := slot.(engine.Filling); ok {
 				if err := f.BecameReady(ctx); err != nil {

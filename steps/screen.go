@@ -27,7 +27,8 @@ type watch struct {
 	pictures int
 	data     []byte // the last picture, as it came
 	picture  image.Image
-	asked    time.Time // when the last one was asked for, also in vain
+	asked    time.Time    // when the last one was asked for, also in vain
+	facts    []bench.Fact // of the look at which it held
 }
 
 func watchScreen(p bench.ReadinessParams) *watch {
@@ -40,7 +41,7 @@ func watchScreen(p bench.ReadinessParams) *watch {
 
 // at looks once. probe is what the guest's server said a moment
 // ago; pictures are only taken once they are as they must be. nil is ready, and
-// leaves what was measured in x.
+// leaves what was measured in facts.
 func (w *watch) at(ctx context.Context, x *engine.Exec, c *guest.Client, probe guest.Probe) error {
 	facts := probe.Screen
 	w.want.Pids = map[string]int{}
@@ -96,7 +97,7 @@ func (w *watch) at(ctx context.Context, x *engine.Exec, c *guest.Client, probe g
 		return bench.Fact{Name: name, Known: true, Value: value, Source: "screenshot", View: engine.ViewGuest}
 	}
 	part := func(f float64) string { return strconv.FormatFloat(f, 'f', 4, 64) }
-	x.Fact(
+	w.facts = []bench.Fact{
 		fact("screen-pictures", strconv.Itoa(w.pictures)),
 		// When the accepted picture was there; what follows it in this step is our looking at it.
 		fact("screen_picture_ns", strconv.FormatInt(x.SinceStart(now).Nanoseconds(), 10)),
@@ -105,7 +106,7 @@ func (w *watch) at(ctx context.Context, x *engine.Exec, c *guest.Client, probe g
 		fact("screen-lit", part(m.Lit)),
 		fact("screen-dominant", part(m.Dominant)),
 		fact("screen-texture", part(m.Textured)),
-	)
+	}
 	return nil
 }
 

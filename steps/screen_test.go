@@ -47,6 +47,8 @@ type scripted struct {
 	later  map[string][]byte
 	called map[string]int
 	shown  *[]byte // by the last of them
+	// fails is how many programs fail before the first that does not.
+	fails int
 	// patient: instead of a deadline, stop ends the run once there were so many pictures: what is refused then stays so.
 	patient bool
 	stop    context.CancelFunc
@@ -113,6 +115,9 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		if _, ok := s.answers["fail"]; ok {
 			exit, s.shown = 1, nil
+		}
+		if s.fails > 0 {
+			s.fails, exit = s.fails-1, 1
 		}
 		say(http.StatusOK, proto.ExecuteResponse{Status: proto.StatusSuccess, Returncode: &exit})
 	case proto.PathCheck:
@@ -336,5 +341,24 @@ func TestPictureOfAnEvaluation(t *testing.T) {
 				t.Errorf("%+v", f)
 			}
 		})
+	}
+}
+
+// A probe that fails has the screen looked at again, and what the record says is of the last look, once.
+func TestProbesComeAfterTheScreen(t *testing.T) {
+	desk := lively(t, nothing)
+	s := &scripted{moments: []moment{{termFacts(), desk}}, called: map[string]int{}, fails: 2}
+	_, receipt, _ := s.await(t, bench.Readiness{Screen: true, Deadline: "4s", Windows: []bench.Window{{Class: "XTerm"}},
+		Probes: []bench.Command{{Exec: []string{"probe"}, Timeout: "5s"}}})
+	count := map[string]string{}
+	for _, f := range receipt.Facts {
+		if count[f.Name] != "" {
+			t.Errorf("%s is told twice", f.Name)
+		}
+		count[f.Name] = f.Value
+	}
+	// One picture for the first look, which is no two; then one for each probe, of which two fail.
+	if receipt.Verdict != engine.Pass || count["screen-pictures"] != "4" || count["readiness-polls"] != "4" || s.called["probe"] != 3 {
+		t.Errorf("%s: %v, %d probes", receipt.Verdict, count, s.called["probe"])
 	}
 }

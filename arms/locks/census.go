@@ -16,10 +16,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 
 	prom "github.com/prometheus/procfs"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/arms/procfs"
@@ -53,7 +55,7 @@ func Census(initPid int) ([]bench.Lock, [][]Holder, error) {
 	if err != nil {
 		return fail(err)
 	}
-	locks, holders, err := census(initPid, tasks, func(procfs.Task) bool { return true })
+	locks, holders, err := census(initPid, tasks, func(procfs.Task) bool { return true }, nil)
 	if err != nil {
 		return fail(err)
 	}
@@ -61,7 +63,8 @@ func Census(initPid int) ([]bench.Lock, [][]Holder, error) {
 }
 
 // Missing are the wanted locks that a slot's stopped tree lacks. It looks at the
-// processes that are to hold them and at no others: what else is held it does not say.
+// processes that are to hold them, at their descriptors of the locks' files, and at
+// no others: what else is held it does not say.
 func Missing(initPid int, wanted []bench.Lock) ([]bench.Lock, error) {
 	tasks, err := procfs.Tree(initPid)
 	var have []bench.Lock
@@ -70,7 +73,7 @@ func Missing(initPid int, wanted []bench.Lock) ([]bench.Lock, error) {
 		for _, l := range wanted {
 			owners[l.Pid] = true
 		}
-		have, _, err = census(initPid, tasks, func(t procfs.Task) bool { return owners[int64(t.Inner)] })
+		have, _, err = census(initPid, tasks, func(t procfs.Task) bool { return owners[int64(t.Inner)] }, paths(wanted))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read locks of slot: %w", err)
@@ -79,39 +82,44 @@ func Missing(initPid int, wanted []bench.Lock) ([]bench.Lock, error) {
 	return missing, nil
 }
 
-// census reads the locks of those of the slot's processes that are meant.
-func census(initPid int, tasks []procfs.Task, meant func(procfs.Task) bool) ([]bench.Lock, [][]Holder, error) {
+// paths are those of locks, as Describe and records have them.
+func paths(list []bench.Lock) map[string]bool {
+	of := map[string]bool{}
+	for _, l := range list {
+		of[l.Path] = true
+	}
+	return of
+}
+
+// census reads the locks of those of the slot's processes that are meant, on files of these paths alone; nil is on
+// all, and only then it says which are of mapped files.
+func census(initPid int, tasks []procfs.Task, meant func(procfs.Task) bool, paths map[string]bool) ([]bench.Lock, [][]Holder, error) {
 	inner := map[int]int{}
 	for _, t := range tasks {
 		inner[t.Pid] = t.Inner
 	}
-	var found []held
-	for _, t := range tasks {
+	// Each process is looked at by itself: the kernel's files of one say nothing of another.
+	each := make([][]held, len(tasks))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, t := range tasks {
 		if !meant(t) {
 			continue
 		}
-		fds, err := procfs.Descriptors(t)
-		if errors.Is(err, engine.ErrDead) && t.Pid != initPid {
-			continue
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		var own []held
-		for _, d := range fds {
-			for _, l := range d.Info.Locks {
-				mine, err := belongs(l, t, inner)
-				if err != nil {
-					return nil, nil, err
-				}
-				if mine {
-					own = append(own, held{line: l, path: d.Link, holders: []Holder{{d.Pid, d.Inner, d.FD}}})
-				}
+		group.Go(func() (err error) {
+			each[i], err = ofTask(t, inner, paths)
+			if errors.Is(err, engine.ErrDead) && t.Pid != initPid {
+				return nil
 			}
-		}
-		if err := markMapped(t, own); err != nil {
-			return nil, nil, err
-		}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, nil, err
+	}
+	var found []held
+	var err error
+	for _, own := range each {
 		for _, h := range own {
 			if found, err = merge(found, h); err != nil {
 				return nil, nil, err
@@ -125,6 +133,29 @@ func census(initPid int, tasks []procfs.Task, meant func(procfs.Task) bool) ([]b
 		holders = append(holders, h.holders)
 	}
 	return locks, holders, nil
+}
+
+// ofTask are the locks that one process holds, of census.
+func ofTask(t procfs.Task, inner map[int]int, paths map[string]bool) (own []held, err error) {
+	fds, err := procfs.DescriptorsOf(t, func(link string) bool { return paths == nil || paths[pathtext.Quote(link)] })
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range fds {
+		for _, l := range d.Info.Locks {
+			mine, err := belongs(l, t, inner)
+			if err != nil {
+				return nil, err
+			}
+			if mine {
+				own = append(own, held{line: l, path: d.Link, holders: []Holder{{d.Pid, d.Inner, d.FD}}})
+			}
+		}
+	}
+	if paths != nil {
+		return own, nil
+	}
+	return own, markMapped(t, own)
 }
 
 // held is a lock line with who holds it.

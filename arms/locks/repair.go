@@ -79,7 +79,7 @@ func Repair(ctx context.Context, initPid int, missing []bench.Lock) (Report, err
 			return fail(fmt.Errorf("%w: pid %d (%s) is not stopped but in state %c", engine.ErrRefused, t.Inner, t.Status.Name, t.Status.State))
 		}
 	}
-	owners := map[int]*owner{}
+	owners, of := map[int]*owner{}, paths(missing)
 	var order []*owner
 	var posix []bench.Lock
 	for _, l := range missing {
@@ -89,7 +89,7 @@ func Repair(ctx context.Context, initPid int, missing []bench.Lock) (Report, err
 		}
 		o := owners[int(l.Pid)]
 		if o == nil {
-			if o, err = newOwner(tasks, int(l.Pid)); err != nil {
+			if o, err = newOwner(tasks, int(l.Pid), of); err != nil {
 				return fail(err)
 			}
 			owners[int(l.Pid)] = o
@@ -152,8 +152,8 @@ type request struct {
 	flock unix.Flock_t
 }
 
-// newOwner finds a process by its inner pid, and one of its threads that can be used.
-func newOwner(tasks []procfs.Task, inner int) (*owner, error) {
+// newOwner finds a process by its inner pid, one of its threads that can be used, and its descriptors of these paths.
+func newOwner(tasks []procfs.Task, inner int, paths map[string]bool) (*owner, error) {
 	i := slices.IndexFunc(tasks, func(t procfs.Task) bool { return t.Inner == inner })
 	if i < 0 {
 		return nil, fmt.Errorf("%w: the slot has no pid %d that should hold a lock", engine.ErrRefused, inner)
@@ -187,7 +187,7 @@ func newOwner(tasks []procfs.Task, inner int) (*owner, error) {
 	if o.tid == 0 {
 		return fail(fmt.Errorf("%w: no thread is left", engine.ErrRefused))
 	}
-	if o.fds, err = procfs.Descriptors(o.task); err != nil {
+	if o.fds, err = procfs.DescriptorsOf(o.task, func(link string) bool { return paths[pathtext.Quote(link)] }); err != nil {
 		return fail(err)
 	}
 	return o, nil

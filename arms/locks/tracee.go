@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -133,8 +135,21 @@ func (t *tracee) arrest(ctx context.Context) error {
 }
 
 // survey finds an instruction to use and a place to write: below the stack, or
-// where the stack pointer is none, the start of a private writable mapping.
+// where the stack pointer is none, the start of a private writable mapping. A
+// browser has thousands of mappings: they are only read where the instruction is not
+// where the kernel put it, or the stack is none.
 func (t *tracee) survey() error {
+	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", t.pid))
+	if err != nil {
+		return fmt.Errorf("read memory of pid %d: %w", t.pid, err)
+	}
+	defer mem.Close()
+	below := (t.saved.Stack() - registers.RedZone - uintptr(flockSize)) &^ 15
+	if t.insn = inVDSO(t.pid, mem); t.insn != 0 {
+		if t.scratch = below; t.peek(t.scratch, t.memory[:]) == nil {
+			return nil
+		}
+	}
 	proc, err := prom.NewProc(t.pid)
 	if err != nil {
 		return fmt.Errorf("read mappings of pid %d: %w", t.pid, err)
@@ -143,15 +158,10 @@ func (t *tracee) survey() error {
 	if err != nil {
 		return fmt.Errorf("read mappings of pid %d: %w", t.pid, err)
 	}
-	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", t.pid))
-	if err != nil {
-		return fmt.Errorf("read memory of pid %d: %w", t.pid, err)
-	}
-	defer mem.Close()
 	if t.insn, err = findSyscall(maps, mem); err != nil {
 		return fmt.Errorf("read memory of pid %d: %w", t.pid, err)
 	}
-	places := []uintptr{(t.saved.Stack() - registers.RedZone - uintptr(flockSize)) &^ 15}
+	places := []uintptr{below}
 	for _, m := range maps {
 		if m.Perms.Read && m.Perms.Write && m.Perms.Private {
 			places = append(places, m.StartAddr)
@@ -351,6 +361,45 @@ func (t *tracee) poke(addr uintptr, data []byte) error {
 	return err
 }
 
+// inVDSO finds a system call instruction in the vDSO where the kernel's auxiliary vector has it and it begins as a
+// program does; 0 where it is not, as in a process that has moved it.
+func inVDSO(pid int, mem io.ReaderAt) uintptr {
+	const (
+		sysinfoEHDR = 33 // AT_SYSINFO_EHDR
+		pair        = 16
+	)
+	vector, err := os.ReadFile(fmt.Sprintf("/proc/%d/auxv", pid))
+	if err != nil {
+		return 0
+	}
+	for ; len(vector) >= pair; vector = vector[pair:] {
+		if binary.NativeEndian.Uint64(vector) != sysinfoEHDR {
+			continue
+		}
+		at := binary.NativeEndian.Uint64(vector[8:])
+		buf := make([]byte, 16<<10)
+		n, _ := mem.ReadAt(buf, int64(at))
+		if n < len(elf.ELFMAG) || string(buf[:len(elf.ELFMAG)]) != elf.ELFMAG {
+			return 0
+		}
+		return instruction(buf[:n], uintptr(at))
+	}
+	return 0
+}
+
+// instruction is the address of a system call instruction in code that lies at an address; 0 for none.
+func instruction(code []byte, base uintptr) uintptr {
+	for at := 0; ; at++ {
+		i := bytes.Index(code[at:], registers.Instruction)
+		if i < 0 {
+			return 0
+		}
+		if at += i; at%registers.Align == 0 {
+			return base + uintptr(at)
+		}
+	}
+}
+
 // findSyscall finds a system call instruction in the vDSO, or in another mapping that can be executed.
 func findSyscall(maps []*prom.ProcMap, mem io.ReaderAt) (uintptr, error) {
 	code := slices.DeleteFunc(slices.Clone(maps), func(m *prom.ProcMap) bool {
@@ -366,14 +415,8 @@ func findSyscall(maps []*prom.ProcMap, mem io.ReaderAt) (uintptr, error) {
 		if n == 0 && err != nil {
 			continue
 		}
-		for at := 0; ; at++ {
-			i := bytes.Index(buf[at:n], registers.Instruction)
-			if i < 0 {
-				break
-			}
-			if at += i; at%registers.Align == 0 {
-				return m.StartAddr + uintptr(at), nil
-			}
+		if at := instruction(buf[:n], m.StartAddr); at != 0 {
+			return at, nil
 		}
 	}
 	return 0, errors.New("no system call instruction found")

@@ -2,8 +2,8 @@ package procfs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 
@@ -27,32 +27,48 @@ type Descriptor struct {
 // locks. Those closed meanwhile are left out; engine.ErrDead if the process is gone.
 // Threads that unshared their descriptors from the process are not looked at: CRIU refuses them.
 func Descriptors(t Task) ([]Descriptor, error) {
+	return DescriptorsOf(t, func(string) bool { return true })
+}
+
+// DescriptorsOf is Descriptors of those alone whose link is meant.
+func DescriptorsOf(t Task, meant func(link string) bool) ([]Descriptor, error) {
 	if t.Zombie() {
 		return nil, nil
 	}
 	if t.Status.State == 'Z' {
 		return nil, fmt.Errorf("list descriptors of pid %d: %w: its first thread has exited and others live on", t.Pid, engine.ErrUnknown)
 	}
+	fail := func(err error) ([]Descriptor, error) {
+		return nil, fmt.Errorf("list descriptors: %w", gone(t.Pid, err))
+	}
 	dir := filepath.Join(root, strconv.Itoa(t.Pid))
 	fds, err := numbers(filepath.Join(dir, "fd"))
 	if err != nil {
-		return nil, fmt.Errorf("list descriptors: %w", gone(t.Pid, err))
+		return fail(err)
 	}
-	out := make([]Descriptor, 0, len(fds))
+	// A slot has a thousand descriptors, and each reset looks at them twice: the folders are held, and nothing is
+	// done for one but to read its link and its file.
+	links, err := unix.Open(filepath.Join(dir, "fd"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(links)
+	infos, err := unix.Open(filepath.Join(dir, "fdinfo"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer unix.Close(infos)
+	out, buf := make([]Descriptor, 0, len(fds)), make([]byte, 1<<12)
 	for _, fd := range fds {
 		n := strconv.Itoa(fd)
-		text, err := os.ReadFile(dir + "/fdinfo/" + n)
-		if vanished(err) {
+		size, err := unix.Readlinkat(links, n, buf)
+		link := string(buf[:max(size, 0)])
+		var info observe.FDInfo
+		if err == nil && meant(link) {
+			info, err = readInfo(infos, n, &buf)
+		} else if err == nil {
 			continue
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read descriptor %d of pid %d: %w", fd, t.Pid, err)
-		}
-		info, err := observe.ParseFDInfo(bytes.NewReader(text))
-		if err != nil {
-			return nil, fmt.Errorf("read descriptor %d of pid %d: %w", fd, t.Pid, err)
-		}
-		link, err := os.Readlink(dir + "/fd/" + n)
 		if vanished(err) {
 			continue
 		}
@@ -62,6 +78,31 @@ func Descriptors(t Task) ([]Descriptor, error) {
 		out = append(out, Descriptor{Pid: t.Pid, Inner: t.Inner, FD: fd, Link: link, Info: info})
 	}
 	return out, nil
+}
+
+// readInfo reads a file of a folder fdinfo; buf grows to what it takes.
+func readInfo(dir int, name string, buf *[]byte) (observe.FDInfo, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return observe.FDInfo{}, err
+	}
+	defer unix.Close(fd)
+	text := 0
+	for {
+		if text == len(*buf) {
+			*buf = append(*buf, make([]byte, len(*buf))...)
+		}
+		n, err := unix.Read(fd, (*buf)[text:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return observe.FDInfo{}, err
+		case n == 0:
+			return observe.ParseFDInfo(bytes.NewReader((*buf)[:text]))
+		}
+		text += n
+	}
 }
 
 // Stat is what statx says of the file behind a magic link of procfs.
