@@ -14,13 +14,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"runtime"
 	"slices"
 	"strconv"
 
-	prom "github.com/prometheus/procfs"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -67,19 +64,23 @@ func Census(initPid int) ([]bench.Lock, [][]Holder, error) {
 // no others: what else is held it does not say.
 func Missing(initPid int, wanted []bench.Lock) ([]bench.Lock, error) {
 	tasks, err := procfs.Tree(initPid)
-	var have []bench.Lock
-	if err == nil {
-		owners := map[int64]bool{}
-		for _, l := range wanted {
-			owners[l.Pid] = true
-		}
-		have, _, err = census(initPid, tasks, func(t procfs.Task) bool { return owners[int64(t.Inner)] }, paths(wanted))
-	}
 	if err != nil {
 		return nil, fmt.Errorf("read locks of slot: %w", err)
 	}
-	missing, _ := Diff(wanted, have)
-	return missing, nil
+	return missing(initPid, tasks, wanted)
+}
+
+func missing(initPid int, tasks []procfs.Task, wanted []bench.Lock) ([]bench.Lock, error) {
+	owners := map[int64]bool{}
+	for _, l := range wanted {
+		owners[l.Pid] = true
+	}
+	have, _, err := census(initPid, tasks, func(t procfs.Task) bool { return owners[int64(t.Inner)] }, paths(wanted))
+	if err != nil {
+		return nil, fmt.Errorf("read locks of slot: %w", err)
+	}
+	lacking, _ := Diff(wanted, have)
+	return lacking, nil
 }
 
 // paths are those of locks, as Describe and records have them.
@@ -232,22 +233,16 @@ func markMapped(t procfs.Task, own []held) error {
 	if len(own) == 0 {
 		return nil
 	}
-	proc, err := prom.NewProc(t.Pid)
-	if err == nil {
-		var maps []*prom.ProcMap
-		if maps, err = proc.ProcMaps(); err == nil {
-			for i, h := range own {
-				own[i].mapped = slices.ContainsFunc(maps, func(m *prom.ProcMap) bool {
-					// Both numbers are those of the kernel's inode; before Linux 6.8 overlayfs shows another one in maps, but the same path.
-					return m.Inode != 0 && (m.Dev == h.line.Dev && m.Inode == h.line.Ino || m.Pathname == h.path)
-				})
-			}
-		}
+	files, err := procfs.MappedFiles(t.Pid)
+	if err != nil {
+		return err
 	}
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, os.ErrProcessDone) || errors.Is(err, unix.ESRCH) {
-		return nil
+	for i, h := range own {
+		own[i].mapped = slices.ContainsFunc(files, func(m procfs.MappedFile) bool {
+			return m.Dev == h.line.Dev && m.Ino == h.line.Ino || m.Path == h.path
+		})
 	}
-	return err
+	return nil
 }
 
 // key is what makes two locks one: everything but what a restore may change.

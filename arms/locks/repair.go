@@ -43,6 +43,20 @@ const settle = 10 * time.Second
 
 var errCompat = fmt.Errorf("%w: it is a 32-bit program", engine.ErrRefused)
 
+// Restore puts back those of the wanted locks that a slot's stopped tree lacks, as Repair does.
+func Restore(ctx context.Context, initPid int, wanted []bench.Lock) (Report, error) {
+	start := time.Now()
+	tasks, err := procfs.Tree(initPid)
+	if err != nil {
+		return Report{}, failed(err)
+	}
+	lacking, err := missing(initPid, tasks, wanted)
+	if err != nil || len(lacking) == 0 {
+		return Report{Duration: time.Since(start)}, err
+	}
+	return repair(ctx, start, initPid, tasks, lacking)
+}
+
 // Repair puts missing POSIX locks back while the slot's tree is stopped by
 // SIGSTOP, as criu --leave-stopped leaves it: each owner is made to take its
 // lock itself, by an injected fcntl(F_SETLK) in one of its threads, and a census
@@ -58,31 +72,40 @@ var errCompat = fmt.Errorf("%w: it is a 32-bit program", engine.ErrRefused)
 // Nothing else in this process may wait for all children (wait4(-1)) meanwhile: it would take a tracee's stops.
 func Repair(ctx context.Context, initPid int, missing []bench.Lock) (Report, error) {
 	start := time.Now()
-	var report Report
-	fail := func(err error) (Report, error) {
-		report.Duration = time.Since(start)
-		hint := ""
-		switch {
-		case errors.Is(err, errCompat):
-			hint = "set the arm's locks to refuse: locks of 32-bit programs cannot be put back"
-		case errors.Is(err, unix.EAGAIN):
-			hint = "a lock was taken by somebody else after the restore: nothing may run before the repair"
-		}
-		return report, &engine.Error{Op: "repair locks", Err: err, Hint: hint}
-	}
 	tasks, err := procfs.Tree(initPid)
 	if err != nil {
-		return fail(err)
+		return Report{Duration: time.Since(start)}, failed(err)
+	}
+	return repair(ctx, start, initPid, tasks, missing)
+}
+
+func failed(err error) error {
+	hint := ""
+	switch {
+	case errors.Is(err, errCompat):
+		hint = "set the arm's locks to refuse: locks of 32-bit programs cannot be put back"
+	case errors.Is(err, unix.EAGAIN):
+		hint = "a lock was taken by somebody else after the restore: nothing may run before the repair"
+	}
+	return &engine.Error{Op: "repair locks", Err: err, Hint: hint}
+}
+
+func repair(ctx context.Context, start time.Time, initPid int, tasks []procfs.Task, lacking []bench.Lock) (Report, error) {
+	var report Report
+	var err error
+	fail := func(err error) (Report, error) {
+		report.Duration = time.Since(start)
+		return report, failed(err)
 	}
 	for _, t := range tasks {
 		if t.Status.State != 'T' && t.Status.State != 'Z' {
 			return fail(fmt.Errorf("%w: pid %d (%s) is not stopped but in state %c", engine.ErrRefused, t.Inner, t.Status.Name, t.Status.State))
 		}
 	}
-	owners, of := map[int]*owner{}, paths(missing)
+	owners, of := map[int]*owner{}, paths(lacking)
 	var order []*owner
 	var posix []bench.Lock
-	for _, l := range missing {
+	for _, l := range lacking {
 		if l.Type != observe.LockPOSIX {
 			report.NotRepairable = append(report.NotRepairable, l)
 			continue
@@ -113,7 +136,7 @@ func Repair(ctx context.Context, initPid int, missing []bench.Lock) (Report, err
 	if err != nil {
 		return fail(err)
 	}
-	gone, err := Missing(initPid, posix)
+	gone, err := missing(initPid, tasks, posix)
 	if err != nil {
 		return fail(err)
 	}

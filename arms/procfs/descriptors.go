@@ -80,11 +80,19 @@ func DescriptorsOf(t Task, meant func(link string) bool) ([]Descriptor, error) {
 	return out, nil
 }
 
-// readInfo reads a file of a folder fdinfo; buf grows to what it takes.
 func readInfo(dir int, name string, buf *[]byte) (observe.FDInfo, error) {
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	text, err := readAt(dir, name, buf)
 	if err != nil {
 		return observe.FDInfo{}, err
+	}
+	return observe.ParseFDInfo(bytes.NewReader(text))
+}
+
+// readAt is all of a file below an open folder; it lies in buf, which grows to what that takes.
+func readAt(dir int, name string, buf *[]byte) ([]byte, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
 	}
 	defer unix.Close(fd)
 	text := 0
@@ -97,9 +105,9 @@ func readInfo(dir int, name string, buf *[]byte) (observe.FDInfo, error) {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
-			return observe.FDInfo{}, err
+			return nil, err
 		case n == 0:
-			return observe.ParseFDInfo(bytes.NewReader((*buf)[:text]))
+			return (*buf)[:text], nil
 		}
 		text += n
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/observe"
 )
 
@@ -174,6 +175,36 @@ func mountIDs(pid string) (map[uint64]string, error) {
 
 // mapping is a file mapping; span is its name in map_files.
 type mapping struct{ span, perms, dev, ino, path string }
+
+// MappedFile is a file that a process maps, as its list of mappings names it: before Linux 6.8 the numbers of one of
+// an overlay are of another inode than those of its descriptors, and the path is the same.
+type MappedFile struct {
+	Dev, Ino uint64
+	Path     string
+}
+
+// MappedFiles lists them, each as often as it is mapped. None of a process that is gone.
+func MappedFiles(pid int) ([]MappedFile, error) {
+	list, err := mappings(filepath.Join(root, strconv.Itoa(pid)))
+	if vanished(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read mappings of pid %d: %w", pid, err)
+	}
+	out := make([]MappedFile, 0, len(list))
+	for _, m := range list {
+		major, minor, _ := strings.Cut(m.dev, ":")
+		x, err1 := strconv.ParseUint(major, 16, 32)
+		y, err2 := strconv.ParseUint(minor, 16, 32)
+		ino, err3 := strconv.ParseUint(m.ino, 10, 64)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return nil, fmt.Errorf("read mappings of pid %d: %w: %w", pid, engine.ErrUnknown, err)
+		}
+		out = append(out, MappedFile{unix.Mkdev(uint32(x), uint32(y)), ino, m.path})
+	}
+	return out, nil
+}
 
 // mappings reads the file mappings of /proc/PID/maps. prometheus/procfs parses addresses into numbers, but map_files needs their text.
 func mappings(dir string) ([]mapping, error) {

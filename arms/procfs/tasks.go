@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	prom "github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/observe"
@@ -200,9 +201,15 @@ func children(pid int) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir, err := unix.Open(filepath.Join(root, strconv.Itoa(pid), "task"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, gone(pid, err)
+	}
+	defer unix.Close(dir)
 	var pids []int
+	buf := make([]byte, 1<<10)
 	for _, tid := range tids {
-		text, err := os.ReadFile(filepath.Join(root, strconv.Itoa(pid), "task", strconv.Itoa(tid), "children"))
+		text, err := readAt(dir, strconv.Itoa(tid)+"/children", &buf)
 		if vanished(err) && tid != pid {
 			continue
 		}

@@ -43,11 +43,7 @@ func RepairLocks(ctx context.Context, pid int, want []bench.Lock) error {
 	if len(want) == 0 {
 		return nil
 	}
-	missing, err := locks.Missing(pid, want)
-	if err != nil || len(missing) == 0 {
-		return err
-	}
-	_, err = locks.Repair(ctx, pid, missing)
+	_, err := locks.Restore(ctx, pid, want)
 	return err
 }
 

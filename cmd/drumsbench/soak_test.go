@@ -178,10 +178,8 @@ func soak(t *testing.T, folder, arm string, resets int, env ...string) soakArm {
 	if arm == "fake" {
 		args = append(args, "-t", "server="+string(fake.ServerSHA256()))
 	}
-	if kvm, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0); arm == "qemu" && err != nil {
+	if arm == "qemu" { // an emulated machine loses what another would, and starts on any host
 		args = append(args, "-t", "accel=tcg")
-	} else if err == nil {
-		kvm.Close()
 	}
 	cmd := exec.Command("drumsbench-soak", append(args, manifest)...)
 	cmd.Env = append(append(os.Environ(), soakFile+"="+file, fmt.Sprint(soakEvery, "=", max(1, resets/100))), env...)
