@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	gorunc "github.com/containerd/go-runc"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -305,6 +306,9 @@ func (c Container) entering(group string) (dir string, err error) {
 		return "", err
 	}
 	script := "#!/bin/sh\necho $$ >" + quote(filepath.Join(group, "cgroup.procs")) + " && exec " + quote(c.CRIU.Path) + ` "$@"` + "\n"
+	// A program that anything has open for writing does not start, a child that is being forked meanwhile included.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	return dir, os.WriteFile(filepath.Join(dir, "criu"), []byte(script), 0o700)
 }
 
