@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/drumsbench/drumsbench/schemas/bench"
 )
 
@@ -26,5 +28,27 @@ func TestNobodyElseEntersTheScratchDirectory(t *testing.T) {
 	info, err := os.Stat(ws.Work)
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// On ext4 the folders of a run's tenancies do not lie beside each other.
+func TestWorkIsSpread(t *testing.T) {
+	dir := t.TempDir()
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	spread(dir)
+	if st.Type != unix.EXT4_SUPER_MAGIC {
+		t.Logf("temporary files are on a file system of type %#x, which is left as it is", st.Type)
+		return
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS); err != nil || flags&topDir == 0 {
+		t.Errorf("flags %#x, %v", flags, err)
 	}
 }

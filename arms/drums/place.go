@@ -31,8 +31,8 @@ type place struct {
 	mu   sync.Mutex
 	now  *tenancy
 	next int
-	// clearing waits for the folder of the tenancy before; nil where none goes away.
-	clearing func() error
+	// clearing is the folder of the tenancy before; nil where none goes away.
+	clearing *tree.Clearing
 }
 
 // tenancy is one life of a slot.
@@ -180,14 +180,11 @@ func (p *place) cleared() error {
 }
 
 func (p *place) wait() error {
-	if p.clearing == nil {
-		return nil
+	err := p.clearing.Wait()
+	if err == nil {
+		p.clearing = nil
 	}
-	if err := p.clearing(); err != nil {
-		return err
-	}
-	p.clearing = nil
-	return nil
+	return err
 }
 
 // Release implements engine.Place.

@@ -50,6 +50,7 @@ func (p *place) abandon(ctx context.Context, op string, err error, whole bool) e
 }
 
 func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*slot, error) {
+	p.clearing.Begin()
 	end := engine.StartSpan(ctx, "layer")
 	t, err := p.move(params.Resources)
 	end()

@@ -96,6 +96,7 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 		end := engine.StartSpan(ctx, "layer")
 		err := t.Mount(p.root.Dir())
 		end()
+		p.clearing.Begin() // beside criu, which makes no files
 		if err != nil {
 			return err
 		}

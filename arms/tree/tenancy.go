@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-multierror"
@@ -304,27 +305,52 @@ func (t *Tenancy) Clear(ctx context.Context, l engine.Ledger) error {
 	return errors.Join(t.clearLimits(ctx, l), t.clearFolder(l))
 }
 
+// Clearing is the folder of a tenancy that has ended, which goes while the next one is made. Its methods take nil for
+// one that is done.
+type Clearing struct {
+	tenancy *Tenancy
+	ledger  engine.Ledger
+	begin   sync.Once
+	done    chan error
+	failed  bool
+}
+
 // ClearBeside is Clear, which returns once the limits are gone: the folder goes while the next tenancy, which has one
-// of its own, is made. What is returned waits for that, and tries again where it is called after it failed.
-func (t *Tenancy) ClearBeside(ctx context.Context, l engine.Ledger) (func() error, error) {
+// of its own, is made.
+func (t *Tenancy) ClearBeside(ctx context.Context, l engine.Ledger) (*Clearing, error) {
 	defer engine.StartSpan(ctx, "clear")()
 	if err := t.clearLimits(ctx, l); err != nil {
 		return nil, errors.Join(err, t.clearFolder(l))
 	}
-	done := make(chan error, 1)
-	go func() {
-		done <- t.clearFolder(l)
-		close(done)
-	}()
-	failed := false
-	return func() error {
-		if failed {
-			return t.clearFolder(l)
-		}
-		err := <-done
-		failed = err != nil
-		return err
-	}, nil
+	return &Clearing{tenancy: t, ledger: l, done: make(chan error, 1)}, nil
+}
+
+// Begin has the folder go. It is a tree of files like that of the next tenancy, and the file system makes and removes
+// one after the other: best once the next one's is there.
+func (c *Clearing) Begin() {
+	if c == nil {
+		return
+	}
+	c.begin.Do(func() {
+		go func() {
+			c.done <- c.tenancy.clearFolder(c.ledger)
+			close(c.done)
+		}()
+	})
+}
+
+// Wait returns once the folder is gone. It tries again where it is called after it failed.
+func (c *Clearing) Wait() error {
+	if c == nil {
+		return nil
+	}
+	if c.failed {
+		return c.tenancy.clearFolder(c.ledger)
+	}
+	c.Begin()
+	err := <-c.done
+	c.failed = err != nil
+	return err
 }
 
 func (t *Tenancy) clearLimits(ctx context.Context, l engine.Ledger) error {
