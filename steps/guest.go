@@ -130,6 +130,7 @@ func becomeReady(ctx context.Context, x *engine.Exec, p bench.ReadinessParams) (
 	defer tick.Stop()
 	look := watchScreen(p)
 	polls, answered, last := 0, false, error(nil)
+	probed := false // every probe held, after the last picture
 	for {
 		polls++
 		probe, err := c.Probe(ctx)
@@ -142,13 +143,21 @@ func becomeReady(ctx context.Context, x *engine.Exec, p bench.ReadinessParams) (
 				return engine.Ready{}, err
 			}
 		}
-		// The screen first: its rule takes pictures of two moments, and what a probe asks, with a program of its own, is
-		// asked once it holds.
+		// The screen's rule takes pictures of two moments. What a probe asks, with a program of its own, is asked in
+		// between, or once it holds.
 		if err == nil {
-			err = look.at(ctx, x, c, probe)
-		}
-		for i := 0; err == nil && i < len(p.Readiness.Probes); i++ {
-			err = probeCommand(ctx, c, p.Readiness.Probes[i])
+			seen := look.at(ctx, x, c, probe)
+			between := probed
+			probed = false
+			switch {
+			case seen == nil && between:
+			case seen == nil || look.half:
+				if err = probeAll(ctx, c, p.Readiness.Probes); err == nil {
+					probed, err = true, seen
+				}
+			default:
+				err = seen
+			}
 		}
 		if err == nil {
 			x.Fact(look.facts...)
@@ -196,6 +205,15 @@ func serving(p guest.Probe, services []string) error {
 	for _, name := range services {
 		if !seen[name] {
 			return fmt.Errorf("service %s is not up yet", name)
+		}
+	}
+	return nil
+}
+
+func probeAll(ctx context.Context, c *guest.Client, probes []bench.Command) error {
+	for _, p := range probes {
+		if err := probeCommand(ctx, c, p); err != nil {
+			return err
 		}
 	}
 	return nil

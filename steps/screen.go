@@ -29,6 +29,7 @@ type watch struct {
 	picture  image.Image
 	asked    time.Time    // when the last one was asked for, also in vain
 	facts    []bench.Fact // of the look at which it held
+	half     bool         // the last look lacked nothing but a picture before
 }
 
 func watchScreen(p bench.ReadinessParams) *watch {
@@ -44,6 +45,7 @@ func watchScreen(p bench.ReadinessParams) *watch {
 // leaves what was measured in facts.
 func (w *watch) at(ctx context.Context, x *engine.Exec, c *guest.Client, probe guest.Probe) error {
 	facts := probe.Screen
+	w.half = false
 	w.want.Pids = map[string]int{}
 	for _, s := range probe.Services {
 		if s.Alive {
@@ -81,6 +83,7 @@ func (w *watch) at(ctx context.Context, x *engine.Exec, c *guest.Client, probe g
 	w.data, w.picture = data, picture
 	w.pictures++
 	findings, m := screen.JudgeFrames(before, picture, *facts, w.want)
+	w.half = before == nil && len(findings) == 1
 	if err := notReady(findings); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"image"
 	"image/color"
 	"image/png"
@@ -344,21 +345,35 @@ func TestPictureOfAnEvaluation(t *testing.T) {
 	}
 }
 
-// A probe that fails has the screen looked at again, and what the record says is of the last look, once.
-func TestProbesComeAfterTheScreen(t *testing.T) {
+// Probes are asked between the two pictures of the screen's rule, or once it holds; what the record says is of the last
+// look, once.
+func TestProbesBesideTheScreen(t *testing.T) {
 	desk := lively(t, nothing)
-	s := &scripted{moments: []moment{{termFacts(), desk}}, called: map[string]int{}, fails: 2}
-	_, receipt, _ := s.await(t, bench.Readiness{Screen: true, Deadline: "4s", Windows: []bench.Window{{Class: "XTerm"}},
-		Probes: []bench.Command{{Exec: []string{"probe"}, Timeout: "5s"}}})
-	count := map[string]string{}
-	for _, f := range receipt.Facts {
-		if count[f.Name] != "" {
-			t.Errorf("%s is told twice", f.Name)
-		}
-		count[f.Name] = f.Value
-	}
-	// One picture for the first look, which is no two; then one for each probe, of which two fail.
-	if receipt.Verdict != engine.Pass || count["screen-pictures"] != "4" || count["readiness-polls"] != "4" || s.called["probe"] != 3 {
-		t.Errorf("%s: %v, %d probes", receipt.Verdict, count, s.called["probe"])
+	other := lively(t, filled(termRect, color.RGBA{0, 0, 90, 255}))
+	for _, c := range []struct {
+		name                    string
+		moments                 []moment
+		fails                   int
+		pictures, polls, probes string
+	}{
+		{"between two pictures that agree", []moment{{termFacts(), desk}}, 0, "2", "2", "1"},
+		// The third picture agrees with the second, and the probe holds after it.
+		{"fails twice", []moment{{termFacts(), desk}}, 2, "3", "3", "3"},
+		{"the pictures do not agree", []moment{{termFacts(), other}, {termFacts(), desk}}, 0, "3", "3", "2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &scripted{moments: c.moments, called: map[string]int{}, fails: c.fails}
+			_, receipt, _ := s.await(t, bench.Readiness{Screen: true, Deadline: "4s", Windows: []bench.Window{}, Probes: []bench.Command{{Exec: []string{"probe"}, Timeout: "5s"}}})
+			count := map[string]string{}
+			for _, f := range receipt.Facts {
+				if count[f.Name] != "" {
+					t.Errorf("%s is told twice", f.Name)
+				}
+				count[f.Name] = f.Value
+			}
+			if receipt.Verdict != engine.Pass || count["screen-pictures"] != c.pictures || count["readiness-polls"] != c.polls || fmt.Sprint(s.called["probe"]) != c.probes {
+				t.Errorf("%s: %v, %d probes, want %s pictures, %s polls, %s probes", receipt.Verdict, count, s.called["probe"], c.pictures, c.polls, c.probes)
+			}
+		})
 	}
 }
