@@ -11,7 +11,8 @@
 //     killed there.
 //   - Limits are what the kernel enforces: one v1 group for each controller on
 //     legacy and hybrid hosts, one v2 group below the slot's Group on unified
-//     hosts.
+//     hosts. Those of a unified host can be parted for a while, into a group for
+//     the tree and one for a tool that freezes it (Part).
 //
 // What always holds: every group is nested below our own current group of its
 // hierarchy, never at an absolute path, because that would leave the container
