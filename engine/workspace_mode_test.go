@@ -33,17 +33,19 @@ func TestNobodyElseEntersTheScratchDirectory(t *testing.T) {
 
 // On ext4 the folders of a run's tenancies do not lie beside each other.
 func TestWorkIsSpread(t *testing.T) {
-	dir := t.TempDir()
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
+	ws := &Workspace{Work: filepath.Join(t.TempDir(), "work", "0123456789ab"), Ledger: noBook{}}
+	if err := ws.MakeWork(); err != nil {
 		t.Fatal(err)
 	}
-	spread(dir)
+	var st unix.Statfs_t
+	if err := unix.Statfs(ws.Work, &st); err != nil {
+		t.Fatal(err)
+	}
 	if st.Type != unix.EXT4_SUPER_MAGIC {
 		t.Logf("temporary files are on a file system of type %#x, which is left as it is", st.Type)
 		return
 	}
-	f, err := os.Open(dir)
+	f, err := os.Open(ws.Work)
 	if err != nil {
 		t.Fatal(err)
 	}

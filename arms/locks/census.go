@@ -59,17 +59,9 @@ func Census(initPid int) ([]bench.Lock, [][]Holder, error) {
 	return locks, holders, nil
 }
 
-// Missing are the wanted locks that a slot's stopped tree lacks. It looks at the
+// missing are the wanted locks that a slot's stopped tree lacks. It looks at the
 // processes that are to hold them, at their descriptors of the locks' files, and at
 // no others: what else is held it does not say.
-func Missing(initPid int, wanted []bench.Lock) ([]bench.Lock, error) {
-	tasks, err := procfs.Tree(initPid)
-	if err != nil {
-		return nil, fmt.Errorf("read locks of slot: %w", err)
-	}
-	return missing(initPid, tasks, wanted)
-}
-
 func missing(initPid int, tasks []procfs.Task, wanted []bench.Lock) ([]bench.Lock, error) {
 	owners := map[int64]bool{}
 	for _, l := range wanted {

@@ -465,3 +465,28 @@ func TestRepairUnderStress(t *testing.T) {
 	}
 	t.Logf("%d repairs of two locks, %v each with their census, %d rounds of the program", rounds, spent/rounds, n)
 }
+
+// Restore sets what is lacking of the wanted locks, and leaves what is held alone.
+func TestRestore(t *testing.T) {
+	slot := slottest.Start(t)
+	a := slot.Spawn("a")
+	fd := open(a, "/root/shm", unix.O_RDWR)
+	take(a, fd, unix.F_SETLK, unix.F_WRLCK, 0, 10)
+	wanted, _, err := locks.Census(slot.Init)
+	if err != nil || len(wanted) != 1 {
+		t.Fatal(wanted, err)
+	}
+	slot.Stop()
+	if report, err := locks.Restore(t.Context(), slot.Init, wanted); err != nil || len(report.Restored) != 0 {
+		t.Errorf("nothing is lacking: %+v, %v", report, err)
+	}
+	lost := wanted[0]
+	lost.Start, lost.End = "500", "509"
+	report, err := locks.Restore(t.Context(), slot.Init, append(wanted, lost))
+	if err != nil || len(report.Restored) != 1 || report.Restored[0].Lock.Start != "500" {
+		t.Errorf("one is lacking: %+v, %v", report, err)
+	}
+	if have, _, err := locks.Census(slot.Init); err != nil || len(have) != 2 {
+		t.Errorf("held afterwards: %v, %v", have, err)
+	}
+}
