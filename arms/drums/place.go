@@ -31,6 +31,8 @@ type place struct {
 	mu   sync.Mutex
 	now  *tenancy
 	next int
+	// leaving is the tenancy before, while its tree ends; nil where none does.
+	leaving *tenancy
 	// clearing is the folder of the tenancy before; nil where none goes away.
 	clearing *tree.Clearing
 }
@@ -78,28 +80,22 @@ func (p *place) helperBirth(t *tenancy) int {
 // Name implements engine.Place.
 func (p *place) Name() string { return p.name }
 
-// takePlace returns the place to build in: the vacated old one, or a new one.
-func (a *Arm) takePlace(ctx context.Context, ws *engine.Workspace, r engine.Root, old engine.Place, name string) (*place, error) {
+// takePlace returns the place to build in: the old one, or a new one.
+func (a *Arm) takePlace(ws *engine.Workspace, r engine.Root, old engine.Place, name string) (*place, error) {
 	mounted, ok := r.(*root)
 	if !ok {
 		return nil, fmt.Errorf("take place: root of another arm: %T", r)
 	}
-	if old != nil {
-		var p *place
-		switch v := old.(type) {
-		case *place:
-			p = v
-		case *slot:
-			p = v.place
-		case *stopped:
-			p = v.place
-		default:
-			return nil, fmt.Errorf("take place: place of another arm: %T", old)
-		}
-		end := engine.StartSpan(ctx, "kill")
-		err := p.vacate(ctx, true)
-		end()
-		return p, err
+	switch v := old.(type) {
+	case nil:
+	case *place:
+		return v, nil
+	case *slot:
+		return v.place, nil
+	case *stopped:
+		return v.place, nil
+	default:
+		return nil, fmt.Errorf("take place: place of another arm: %T", old)
 	}
 	owner, err := a.groups.Owner(ws)
 	if err != nil {
@@ -112,8 +108,8 @@ func (a *Arm) takePlace(ctx context.Context, ws *engine.Workspace, r engine.Root
 	return &place{arm: a, ws: ws, root: mounted, name: name, group: group}, nil
 }
 
-// move starts a new tenancy: folders and a fresh limits group, ledger first.
-func (p *place) move(r bench.Resources) (*tenancy, error) {
+// move starts a new tenancy: its folders, ledger first. It has no limits yet (limit).
+func (p *place) move() (*tenancy, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.now != nil {
@@ -122,30 +118,44 @@ func (p *place) move(r bench.Resources) (*tenancy, error) {
 	t := &tenancy{Tenancy: tree.Tenancy{Dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), Volatile: p.arm.settings.Writes == "volatile"}}
 	p.next++
 	p.now = t // from here on vacate takes away whatever was made
-	if err := t.Make(p.ws.Ledger); err != nil {
-		return nil, err
+	return t, t.Make(p.ws.Ledger)
+}
+
+// limit makes a tenancy's limits group (span "place"), once the tree before has left: a kill takes every group below
+// the place's own away.
+func (p *place) limit(ctx context.Context, t *tenancy, r bench.Resources, left func() error) (err error) {
+	if err := left(); err != nil {
+		return err
 	}
-	var err error
+	p.clearing.Begin() // beside what makes no files of ours
+	defer engine.StartSpan(ctx, "place")()
 	if t.Limits, err = cgroup.NewLimits(p.ws, p.arm.groups.Run, p.name, r); err != nil {
-		return nil, err
+		return err
 	}
-	return t, t.Limits.Guard(p.arm.groups.Run, confine.DeviceRules())
+	return t.Limits.Guard(p.arm.groups.Run, confine.DeviceRules())
 }
 
 // Vacate implements engine.Place: it ends the tree and takes the tenancy away.
-func (p *place) Vacate(ctx context.Context) error { return p.vacate(ctx, false) }
-
-// vacate is Vacate; beside, the folder may go while the next tenancy is made, and cleared waits for that.
-func (p *place) vacate(ctx context.Context, beside bool) error {
+func (p *place) Vacate(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err := p.wait(); err != nil {
+	err := p.wait()
+	for _, t := range []*tenancy{p.leaving, p.now} {
+		if t != nil && err == nil {
+			if err = p.end(ctx, t); err == nil {
+				err = t.Clear(ctx, p.ws.Ledger)
+			}
+		}
+	}
+	if err != nil {
 		return &engine.Error{Op: "vacate " + p.name, Err: err}
 	}
-	t := p.now
-	if t == nil {
-		return nil
-	}
+	p.leaving, p.now = nil, nil
+	return nil
+}
+
+// end kills a tenancy's tree, and waits for it.
+func (p *place) end(ctx context.Context, t *tenancy) error {
 	// The group holds the whole tree, whatever it did to its sessions and parents.
 	if err := p.group.Kill(ctx); err != nil {
 		return err
@@ -153,24 +163,51 @@ func (p *place) vacate(ctx context.Context, beside bool) error {
 	if err := t.End(ctx, p.ws.Ledger, p.group); err != nil {
 		return err
 	}
-	if err := t.endPages(ctx); err != nil {
-		return err
-	}
-	var err error
-	if beside {
-		p.clearing, err = t.ClearBeside(ctx, p.ws.Ledger)
-	} else {
-		err = t.Clear(ctx, p.ws.Ledger)
-	}
-	if err != nil {
-		return &engine.Error{Op: "vacate " + p.name, Err: err}
-	}
-	p.now = nil
-	return nil
+	return t.endPages(ctx)
 }
 
-// cleared waits until nothing of the tenancy before is there any more.
-func (p *place) cleared() error {
+// leave has the tree of the tenancy that is here end (span "kill"), while the kernel can be asked for the layer of the
+// next one. Nothing may be born in the place's group before left, which waits for that and may be called again, has
+// returned nil. The old folder goes later (clearing).
+func (p *place) leave(ctx context.Context) (left func() error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.wait(); err != nil {
+		return func() error { return &engine.Error{Op: "vacate " + p.name, Err: err} }
+	}
+	if p.now == nil {
+		return func() error { return nil }
+	}
+	p.leaving, p.now = p.now, nil
+	return beside(func() error {
+		defer engine.StartSpan(ctx, "kill")()
+		err := p.end(ctx, p.leaving)
+		if err == nil {
+			p.clearing, err = p.leaving.ClearBeside(ctx, p.ws.Ledger)
+		}
+		if err != nil {
+			return &engine.Error{Op: "vacate " + p.name, Err: err}
+		}
+		p.leaving = nil
+		return nil
+	})
+}
+
+// beside runs fn on a goroutine; what it returns waits for that, as often as it is called.
+func beside(fn func() error) (wait func() error) {
+	done := make(chan error, 1)
+	go func() { done <- fn() }()
+	return sync.OnceValue(func() error { return <-done })
+}
+
+// settled ends a provision or restore that came to err: nothing of the tenancy before is there any more.
+func (p *place) settled(err error, left func() error) error {
+	if lerr := left(); err == nil {
+		err = lerr
+	}
+	if err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.wait(); err != nil {

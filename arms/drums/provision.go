@@ -26,15 +26,13 @@ func (a *Arm) Provision(ctx context.Context, ws *engine.Workspace, r engine.Root
 	if err := ctx.Err(); err != nil { // nothing below waits, so nothing else would notice
 		return nil, &engine.Error{Op: "provision " + string(p.Slot), Err: err}
 	}
-	pl, err := a.takePlace(ctx, ws, r, old, string(p.Slot))
+	pl, err := a.takePlace(ws, r, old, string(p.Slot))
 	if err != nil {
 		return nil, err
 	}
-	s, err := pl.provision(ctx, p)
-	if err == nil {
-		err = pl.cleared()
-	}
-	if err != nil {
+	left := pl.leave(ctx)
+	s, err := pl.provision(ctx, p, left)
+	if err = pl.settled(err, left); err != nil {
 		return nil, pl.abandon(ctx, "provision "+pl.name, err, old == nil)
 	}
 	return s, nil
@@ -49,10 +47,9 @@ func (p *place) abandon(ctx context.Context, op string, err error, whole bool) e
 	return tree.Abandon(ctx, op, err, p.Vacate)
 }
 
-func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*slot, error) {
-	p.clearing.Begin()
+func (p *place) provision(ctx context.Context, params bench.ProvisionParams, left func() error) (*slot, error) {
 	end := engine.StartSpan(ctx, "layer")
-	t, err := p.move(params.Resources)
+	t, err := p.move()
 	end()
 	if err != nil {
 		return nil, err
@@ -71,15 +68,28 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 	defer engine.StartSpan(ctx, "start")()
 	init := params.Guest.Server.Exec
 	cmd := &exec.Cmd{Path: init[0], Args: init, Env: env, SysProcAttr: &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWPID, Setsid: true,
-		UseCgroupFD: true, CgroupFD: p.birth(t),
+		Cloneflags: unix.CLONE_NEWPID, Setsid: true, UseCgroupFD: true,
 	}}
 	err = tree.Apart(unix.CLONE_NEWNET|unix.CLONE_NEWIPC|unix.CLONE_NEWUTS, func() error {
+		hostProc, err := os.Open("/proc") // out of sight once the slot's root is ours
+		if err != nil {
+			return err
+		}
+		defer hostProc.Close()
+		if err := t.Mount(p.root.Dir()); err != nil {
+			return err
+		}
+		if err := p.limit(ctx, t, params.Resources, left); err != nil {
+			return err
+		}
 		leave, err := t.Limits.JoinThread()
 		if err != nil {
 			return err
 		}
-		err = p.startIn(t, cmd)
+		cmd.SysProcAttr.CgroupFD = p.birth(t)
+		if err = prepare(t.Merged(), p.name); err == nil {
+			err = startInside(cmd, hostProc)
+		}
 		return errors.Join(err, leave())
 	})
 	if err != nil {
@@ -94,23 +104,6 @@ func (p *place) provision(ctx context.Context, params bench.ProvisionParams) (*s
 		return nil, &engine.Error{Op: "start " + p.name, Err: err}
 	}
 	return &slot{p}, p.tree(t).Limited()
-}
-
-// startIn makes the calling thread's namespaces those of the slot and starts its
-// first process in them.
-func (p *place) startIn(t *tenancy, cmd *exec.Cmd) error {
-	hostProc, err := os.Open("/proc") // out of sight once the slot's root is ours
-	if err != nil {
-		return err
-	}
-	defer hostProc.Close()
-	if err := t.Mount(p.root.Dir()); err != nil {
-		return err
-	}
-	if err := prepare(t.Merged(), p.name); err != nil {
-		return err
-	}
-	return startInside(cmd, hostProc)
 }
 
 // prepare makes the calling thread's namespaces those of the slot on root, all but

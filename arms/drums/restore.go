@@ -52,15 +52,13 @@ func (a *Arm) Restore(ctx context.Context, ws *engine.Workspace, r engine.Root, 
 	if err != nil {
 		return nil, err
 	}
-	pl, err := a.takePlace(ctx, ws, r, old, string(p.Slot))
+	pl, err := a.takePlace(ws, r, old, string(p.Slot))
 	if err != nil {
 		return nil, err
 	}
-	s, err := pl.restore(ctx, cp, p)
-	if err == nil {
-		err = pl.cleared()
-	}
-	if err != nil {
+	left := pl.leave(ctx)
+	s, err := pl.restore(ctx, cp, p, left)
+	if err = pl.settled(err, left); err != nil {
 		return nil, pl.abandon(ctx, "restore "+pl.name, err, old == nil)
 	}
 	return s, nil
@@ -71,9 +69,9 @@ func (a *Arm) usable(ctx context.Context, r *root, cp engine.Checkpoint) error {
 	return checkpoint.Usable(ctx, cp, Kind, r.SHA256, append(a.tool.Facts(), a.host...), compatible...)
 }
 
-func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.RestoreParams) (*stopped, error) {
+func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.RestoreParams, left func() error) (*stopped, error) {
 	end := engine.StartSpan(ctx, "place")
-	t, err := p.move(params.Resources)
+	t, err := p.move()
 	end()
 	if err != nil {
 		return nil, err
@@ -88,16 +86,25 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 		return nil, err
 	}
 	images := filepath.Join(cp.Dir, tree.ImagesDir)
-	if t.pages, err = p.fillLazily(ctx, cp, images, work); err != nil {
-		return nil, err
-	}
 	pid := 0
+	// What the tree before touched is what this one gets first.
+	filled := beside(func() (err error) {
+		if err = left(); err == nil {
+			t.pages, err = p.fillLazily(ctx, cp, images, work)
+		}
+		return err
+	})
 	err = p.arm.besideCRIU(p.ws, cp.Dir, func() error {
 		end := engine.StartSpan(ctx, "layer")
 		err := t.Mount(p.root.Dir())
 		end()
-		p.clearing.Begin() // beside criu, which makes no files
 		if err != nil {
+			return err
+		}
+		if err := p.limit(ctx, t, params.Resources, left); err != nil {
+			return err
+		}
+		if err := filled(); err != nil {
 			return err
 		}
 		defer engine.StartSpan(ctx, "criu")()
@@ -112,6 +119,9 @@ func (p *place) restore(ctx context.Context, cp engine.Checkpoint, params bench.
 		}, nil)
 		return errors.Join(err, leave())
 	})
+	if ferr := filled(); err == nil {
+		err = ferr
+	}
 	if err != nil {
 		return nil, p.keepLog(work, err)
 	}

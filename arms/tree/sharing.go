@@ -30,7 +30,7 @@ func (d Dumped) keepSharing(dir string) ([]bench.Fact, error) {
 		}
 		const source = "criu images, read back after the correction"
 		facts = append(facts,
-			engine.Known(done.Renamed+done.Unmarked, source, view).Fact(sharingCorrected),
+			engine.Known(done.Renamed+done.Unmarked+done.Cut, source, view).Fact(sharingCorrected),
 			engine.Known(done.Bytes, source, view).Fact(sharingBytes))
 	}
 	m, known := d.Census.Memory.Get()
@@ -47,5 +47,5 @@ func SharingDifference(setting string) []bench.Difference {
 		return nil
 	}
 	return []bench.Difference{{Name: "sharing",
-		Text: "numbers of files in CRIU's images of private mappings are corrected before a checkpoint is sealed, so that restored tasks share the pages that they shared at the dump; what the pages hold is not touched"}}
+		Text: "private mappings of files in CRIU's images are corrected before a checkpoint is sealed, their numbers of files and where they are cut, so that restored tasks share the pages that they shared at the dump; what the pages hold is not touched"}}
 }

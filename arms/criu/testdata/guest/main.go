@@ -381,6 +381,8 @@ func do(what string) error {
 const (
 	sharedPages = 512
 	sharedOwn   = 64
+	// sharedSealed pages at the end are read-only in the child.
+	sharedSealed = 64
 )
 
 // share maps a file that stays open, privately, writes its pages and forks: the child holds them copy on write.
@@ -412,6 +414,8 @@ func share(name string) error {
 		for i := 0; i < sharedPages; i += sharedOwn {
 			m[i*4096+8] = 0xc
 		}
+		// As a browser's renderer does with what it relocated: the end is a mapping of its own from here on.
+		syscall.RawSyscall(unix.SYS_MPROTECT, uintptr(unsafe.Pointer(&m[(sharedPages-sharedSealed)*4096])), sharedSealed*4096, unix.PROT_READ)
 		syscall.RawSyscall(unix.SYS_WRITE, uintptr(pipe[1]), uintptr(unsafe.Pointer(&m[0])), 1)
 		for {
 			syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
