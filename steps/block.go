@@ -279,8 +279,9 @@ func (w *wiring) reset(at At, cp engine.Promise[engine.Checkpoint], place engine
 	}, after...)
 	judged := []engine.Input{}
 	for _, p := range []bench.GateParams{
+		{Gate: gate.State}, // takes longest, and the engine starts what is ready in the plan's order
 		{Gate: gate.Locks}, {Gate: gate.Mounts}, {Gate: gate.Limits, Resources: &w.m.Resources},
-		{Gate: gate.Processes}, {Gate: gate.State}, {Gate: gate.Network}, // nobody could reach a guest whose loopback is down
+		{Gate: gate.Processes}, {Gate: gate.Network}, // nobody could reach a guest whose loopback is down
 	} {
 		judged = append(judged, engine.After(GateStopped(w.b, at.step("gate-stopped-"+p.Gate), stopped, cp, p)))
 	}

@@ -88,7 +88,7 @@ func (p *process) find(hostProc *os.File) error {
 // call has the process make a system call with text on its stack, whose address
 // args gets, and puts stack and registers back.
 func (p *process) call(number uintptr, text []byte, args func(at uintptr) [5]uintptr) error {
-	at := (p.saved.Stack() - registers.RedZone - uintptr(len(text))) &^ 15
+	at := p.below(len(text))
 	before := make([]byte, len(text))
 	if n, err := unix.PtracePeekData(p.pid, at, before); err != nil || n != len(before) {
 		return fmt.Errorf("read stack: %d bytes: %w", n, err)
@@ -119,6 +119,11 @@ func (p *process) call(number uintptr, text []byte, args func(at uintptr) [5]uin
 		return fmt.Errorf("put stack back: %d bytes: %w", n, err)
 	}
 	return nil
+}
+
+// below is where call puts so many bytes of text.
+func (p *process) below(size int) uintptr {
+	return (p.saved.Stack() - registers.RedZone - uintptr(size)) &^ 15
 }
 
 // release lets the process run its own program.

@@ -17,8 +17,8 @@ import (
 // The slot's /proc can be mounted by a process of its pid namespace only, and that
 // needs a capability which the slot must not have. So the process is stopped at the
 // end of its execve, before the first instruction of the image's program, with
-// that capability beside the kept ones: it is made to mount /proc and to give the
-// capability up, as ptrace(2) allows. Should this process die meanwhile, so does it.
+// that capability beside the kept ones: it is made to mount /proc, to be without
+// protection keys and to give the capability up, as ptrace(2) allows. Should this process die meanwhile, so does it.
 //
 // On an error the process may be there, stopped; it ends with the thread.
 func Start(cmd *exec.Cmd, hostProc *os.File) error {
@@ -37,6 +37,9 @@ func Start(cmd *exec.Cmd, hostProc *os.File) error {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
 	if err := cover(); err != nil {
+		return err
+	}
+	if err := p.refuseKeys(); err != nil {
 		return err
 	}
 	if err := p.capset(KeptMask()); err != nil {

@@ -1,6 +1,7 @@
 package drums
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -212,7 +214,16 @@ if os.fork()==0:
 							last = task
 						}
 					}
-					return unix.Kill(last.Pid, unix.SIGKILL)
+					if err := unix.Kill(last.Pid, unix.SIGKILL); err != nil {
+						return err
+					}
+					for { // a signal only begins the end
+						stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", last.Pid))
+						if err != nil || bytes.Contains(stat, []byte(") Z ")) {
+							return nil
+						}
+						time.Sleep(time.Millisecond)
+					}
 				}
 			},
 			step: "r0/gate-stopped-processes", subject: "pid", verdict: engine.Fail, class: record.Invalid,

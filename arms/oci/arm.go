@@ -77,7 +77,7 @@ func (a *Arm) Describe() engine.Description {
 		Kind: Kind,
 		Settings: map[string]string{
 			"locks": a.settings.Locks, "attach": a.settings.Attach, "sharing": a.settings.Sharing, "namespace": a.settings.Namespace, "cgroups": a.settings.Cgroups,
-			"runc": string(a.settings.Runc), "seccomp": "none", criuConfig + " at a dump": dump, criuConfig + " at a restore": restoreSettings(policy),
+			"runc": string(a.settings.Runc), "seccomp": "no protection keys", criuConfig + " at a dump": dump, criuConfig + " at a restore": restoreSettings(policy),
 		},
 		Differences: []bench.Difference{
 			{Name: "kernel", Text: "the slot shares the host's kernel; the image's own kernel does not run"},

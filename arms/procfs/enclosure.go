@@ -38,6 +38,7 @@ type Options struct {
 //	unix        peer outside; peer gone (half-open)
 //	inet        connections that are not listening (unless the policy is close), connections that wait to be accepted,
 //	            ends of connections in the slot's network held outside; families and protocols that CRIU has no image for
+//	memory      mappings with a protection key
 //	locks       held or waited for on both sides; leases; any lock where the setting is refuse
 //
 // Not seen: memory that is shared by mapping alone with a process outside,
@@ -59,7 +60,7 @@ func Enclosure(initPid int, o Options) ([]bench.Finding, error) {
 		e.byPid[t.Pid] = t
 	}
 	for _, check := range []func() error{
-		e.checkProcesses, e.checkNamespaces, e.readDescriptors, e.checkMounts, e.checkShared, e.checkKinds, e.checkSockets, e.checkLocks,
+		e.checkProcesses, e.checkNamespaces, e.readDescriptors, e.checkMounts, e.checkShared, e.checkKinds, e.checkSockets, e.checkLocks, e.checkKeys,
 	} {
 		if err := check(); err != nil {
 			return fail(err)

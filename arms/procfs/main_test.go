@@ -100,6 +100,23 @@ func TestMain(m *testing.M) {
 			}
 			return keep([]any{r, w}, err)
 		},
+		"key": func(...string) (string, error) { // memory with a protection key; "none" where the processor has none
+			key, _, errno := unix.Syscall(unix.SYS_PKEY_ALLOC, 0, 0, 0)
+			if errno == unix.ENOSPC {
+				return "none", nil
+			}
+			if errno != 0 {
+				return "", errno
+			}
+			m, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+			if err != nil {
+				return "", err
+			}
+			if _, _, errno := unix.Syscall6(unix.SYS_PKEY_MPROTECT, uintptr(unsafe.Pointer(&m[0])), 4096, unix.PROT_READ|unix.PROT_WRITE, key, 0, 0); errno != 0 {
+				return "", errno
+			}
+			return "keyed", nil
+		},
 		"eventfd": func(a ...string) (string, error) { return number(unix.Eventfd(0, 0)) },
 		"segment": func(a ...string) (string, error) {
 			id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, 0o600)

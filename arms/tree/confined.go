@@ -11,5 +11,5 @@ import (
 // their root user has less than that of a machine.
 func Confined() bench.Difference {
 	return bench.Difference{Name: "confinement", Text: "the slot's root user keeps " + strings.Join(confine.KeptNames(), ", ") +
-		"; it opens the usual character devices and no other, and cannot write " + strings.Join(confine.ReadOnlyPaths(), ", ") + ". Setuid programs work; there is no filter of system calls on the drums arm"}
+		"; it opens the usual character devices and no other, and cannot write " + strings.Join(confine.ReadOnlyPaths(), ", ") + ". Setuid programs work. Memory protection keys are refused as by a processor without them, since CRIU brings none back; on the drums arm no other system call is filtered"}
 }

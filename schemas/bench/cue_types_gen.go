@@ -1361,7 +1361,8 @@ type OCISettings struct {
 
 	Criu SHA256 `json:"criu,omitempty"`
 
-	// A seccomp profile, in the form of the OCI runtime specification's linux.seccomp; without one there is none.
+	// A seccomp profile, in the form of the OCI runtime specification's linux.seccomp; without one pkey_alloc alone is
+	// refused, with ENOSPC: CRIU brings no memory protection keys back.
 	Seccomp *PinnedFile `json:"seccomp,omitempty"`
 }
 

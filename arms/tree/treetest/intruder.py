@@ -10,6 +10,7 @@ numbers = {  # of system calls that libc has no function for: x86_64, aarch64
     "bpf": (321, 280), "io_uring_setup": (425, 425), "userfaultfd": (323, 282), "keyctl": (250, 219),
     "perf_event_open": (298, 241), "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
     "fsopen": (430, 430), "open_tree": (428, 428), "iopl": (172, -1), "ioperm": (173, -1), "reboot": (169, 142),
+    "pkey_alloc": (330, 289),
 }
 arch = {"x86_64": 0, "aarch64": 1}[platform.machine()]
 
@@ -397,6 +398,9 @@ def trusted_attribute_of_overlay(): os.setxattr("/root", "trusted.overlay.redire
 @wish
 @child
 def user_namespace(): as_root_of_a_namespace()
+@attempt
+def memory_protection_key():  # CRIU would lose it
+    call("pkey_alloc", 0, 0)
 @wish
 def io_uring(): os.close(call("io_uring_setup", 1, ctypes.create_string_buffer(256)))
 @wish
