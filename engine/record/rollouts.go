@@ -360,6 +360,7 @@ func filled(members []step) (set, touched bench.Int64) {
 }
 
 // others are spans of a restore or a start that are not the engine's own work: the kernel ends the old tree, tools work, a guest boots.
+// What the engine does while one of them lasts, such as the next layer, takes nobody's time.
 var others = map[string]bool{"kill": true, "criu": true, "delete": true, "qemu": true, "load": true, "boot": true}
 
 // ownWork is what of a reset until it was usable lies in nobody else's hands: what is left of it without others, and without
