@@ -144,9 +144,11 @@ func copyFile(from, to string) error {
 // crashRecord is what is kept of the suite below the state directory.
 type crashRecord struct {
 	Started time.Time `json:"started"`
-	Seconds float64   `json:"seconds"`
-	Seed    uint64    `json:"seed"`
-	All     bool      `json:"all"`
+	// Commit is empty where git does not tell.
+	Commit  string  `json:"commit,omitempty"`
+	Seconds float64 `json:"seconds"`
+	Seed    uint64  `json:"seed"`
+	All     bool    `json:"all"`
 	// Tried counts windows in which the program was killed, by arm and kind.
 	Tried map[string]map[string]int `json:"tried"`
 	Total int                       `json:"total"`
@@ -176,6 +178,7 @@ func crashInside(t *testing.T, folder string) {
 		t.Fatal(err)
 	}
 	kept := crashRecord{Started: time.Now().UTC(), Seed: seed(), All: *crashAll, Tried: map[string]map[string]int{}}
+	kept.Commit, _ = testedCommit() // a sample is tried where git refuses the checkout, too
 	fmt.Printf("crash windows: seed %d\n", kept.Seed)
 	arms := slices.Clone(crashArms)
 	for _, long := range crashLong {

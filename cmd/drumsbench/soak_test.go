@@ -394,15 +394,24 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-func soakReal(t *testing.T, which string) {
-	kept := soakRecord{Started: time.Now().UTC(), Go: runtime.Version(), Rule: soaktest.Rule, Passed: true}
+// testedCommit is what a record is of.
+func testedCommit() (string, error) {
 	commit, err := exec.Command("git", "rev-parse", "HEAD").Output()
 	if err != nil {
-		t.Fatalf("git rev-parse: %v", err)
+		return "", fmt.Errorf("git rev-parse: %w", err)
 	}
-	kept.Commit = strings.TrimSpace(string(commit))
+	text := strings.TrimSpace(string(commit))
 	if changes, err := exec.Command("git", "status", "--porcelain").Output(); err != nil || len(changes) > 0 {
-		kept.Commit += " with changes"
+		text += " with changes"
+	}
+	return text, nil
+}
+
+func soakReal(t *testing.T, which string) {
+	kept := soakRecord{Started: time.Now().UTC(), Go: runtime.Version(), Rule: soaktest.Rule, Passed: true}
+	var err error
+	if kept.Commit, err = testedCommit(); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.MkdirAll(realState(), 0o755); err != nil {
 		t.Fatal(err)
