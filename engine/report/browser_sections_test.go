@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drumsbench/drumsbench/engine"
 	"github.com/drumsbench/drumsbench/engine/record/recordtest"
@@ -141,7 +142,11 @@ func (b *browser) sections(t *testing.T, dir, shots string) (pages []string) {
 	says("the index", "#table-footprints tbody tr", "drums372.21", "94.0030.00", "CAP_SYS_ADMIN")
 	says("the index", "#table-asked tbody tr", "Stable N", "in 1 arm and reset", "Learning curve", "not measured")
 	says("the index", "#table-sameness tbody tr", "workload digest")
-	says("the index", "main > p", "As of 2026-11-30: 16 records of 1 arm, 0 comparisons. No two sides have been compared")
+	// The newest record is of the time of the test, which may pass midnight.
+	if now := time.Now().UTC(); !strings.Contains(text("main > p"), "As of "+now.Format(time.DateOnly)+":") {
+		says("the index", "main > p", "As of "+now.Add(-time.Hour).Format(time.DateOnly)+":")
+	}
+	says("the index", "main > p", ": 16 records of 1 arm, 0 comparisons. No two sides have been compared")
 	// A circle for each reading, and three lines: the slope and the ends of its interval.
 	for selector, want := range map[string]int{"svg.plot [class^=f-s]": 12, "svg.plot path[class^=s-s]": 3, "ul.key li": 3} {
 		if n := value[int](t, b, fmt.Sprintf(`document.querySelectorAll(%q).length`, selector)); n != want {
