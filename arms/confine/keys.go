@@ -23,7 +23,7 @@ type keyCall struct {
 
 var keyCalls = map[string][]keyCall{
 	"amd64": {{unix.AUDIT_ARCH_X86_64, specs.ArchX86_64, 330}, {unix.AUDIT_ARCH_X86_64, specs.ArchX32, 330 | 1<<30}, {unix.AUDIT_ARCH_I386, specs.ArchX86, 381}},
-	"arm64": {{unix.AUDIT_ARCH_AARCH64, specs.ArchAARCH64, 289}, {unix.AUDIT_ARCH_ARM, specs.ArchARM, 394}},
+	"arm64": {{unix.AUDIT_ARCH_AARCH64, specs.ArchAARCH64, 289}, {unix.AUDIT_ARCH_ARM, specs.ArchARM, 395}},
 }
 
 // NoKeys is the filter of system calls with which a slot gets no protection keys, as runc takes it.

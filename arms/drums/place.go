@@ -117,7 +117,7 @@ func (p *place) move() (*tenancy, error) {
 	}
 	t := &tenancy{Tenancy: tree.Tenancy{Dir: filepath.Join(p.ws.Work, p.name+"."+strconv.Itoa(p.next)), Volatile: p.arm.settings.Writes == "volatile"}}
 	p.next++
-	p.now = t // from here on vacate takes away whatever was made
+	p.now = t // from here on Vacate takes away whatever was made
 	return t, t.Make(p.ws.Ledger)
 }
 
